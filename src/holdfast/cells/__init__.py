@@ -1,0 +1,23 @@
+"""The definition of each recurrence, one model a file; each reads as its equations do."""
+
+from holdfast.cells._base import Cell
+from holdfast.cells.elman import RNNCell
+from holdfast.cells.exprnn import ExpRNNCell
+from holdfast.cells.fastrnn import FastRNNCell
+from holdfast.cells.gru import GRUCell
+from holdfast.cells.linear import LinearCell
+from holdfast.cells.lstm import LSTMCell
+from holdfast.cells.sgornn import SGORNNCell
+from holdfast.cells.vprnn import VPRNNCell
+
+__all__ = [
+    "Cell",
+    "ExpRNNCell",
+    "FastRNNCell",
+    "GRUCell",
+    "LSTMCell",
+    "LinearCell",
+    "RNNCell",
+    "SGORNNCell",
+    "VPRNNCell",
+]

@@ -1,0 +1,5 @@
+"""The one way through time: ``scan``."""
+
+from holdfast.engine.scan import scan
+
+__all__ = ["scan"]

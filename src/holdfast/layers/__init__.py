@@ -1,0 +1,21 @@
+"""Cells over time, with the interface of ``torch.nn.RNN``."""
+
+from holdfast.layers.convert import from_torch, to_torch
+from holdfast.layers.initial_state import Random
+from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN
+from holdfast.layers.recurrent import Recurrent
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "SGORNN",
+    "VPRNN",
+    "ExpRNN",
+    "FastRNN",
+    "LinearRNN",
+    "Random",
+    "Recurrent",
+    "from_torch",
+    "to_torch",
+]

@@ -1,0 +1,18 @@
+"""Every test: float64, a seed of its own, warnings as errors (pyproject.toml)."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+os.environ.setdefault("HOLDFAST_CACHE", str(Path(__file__).parents[1] / ".cache"))  # for workers and subprocesses too
+
+
+@pytest.fixture(autouse=True)
+def _float64_and_a_seed():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(before)
