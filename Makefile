@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test check format bench clean
 .DELETE_ON_ERROR:
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test    run the tests"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  let ruff mend what it can"
+	@echo "make bench   time the scan engine"
 	@echo "make clean   remove $(VENV) and what the demo wrote"
 
 demo: $(VENV)/.installed-demo
@@ -29,6 +30,9 @@ check: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/scan.py
 
 clean:
 	rm -rf $(VENV) demo-output

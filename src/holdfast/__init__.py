@@ -20,7 +20,7 @@ from holdfast.constraints.orthogonal import (
     SkewExponential,
     orthogonal,
 )
-from holdfast.engine import scan
+from holdfast.engine import fused_source, scan
 from holdfast.layers import (
     GRU,
     LSTM,
@@ -58,6 +58,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "SGORNNCell",
     "VPRNNCell",
     # engine
+    "fused_source",
     "scan",
     # layers
     "ExpRNN",

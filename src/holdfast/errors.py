@@ -6,6 +6,8 @@ __all__ = [
     "ConversionError",
     "DTypeError",
     "DeviceError",
+    "FusedError",
+    "FusedFallbackWarning",
     "HoldfastError",
     "OutsideSetError",
     "SettingError",
@@ -83,5 +85,23 @@ class StateDictError(HoldfastError, ValueError, RuntimeError):
 
     Example:
         >>> issubclass(StateDictError, RuntimeError)
+        True
+    """
+
+
+class FusedError(HoldfastError, RuntimeError):
+    """``backend="fused"`` was asked for by name and cannot run this cell or this call.
+
+    Example:
+        >>> issubclass(FusedError, RuntimeError)
+        True
+    """
+
+
+class FusedFallbackWarning(UserWarning):
+    """Right but slower: a scan ran on ``reference`` because the fused backend does not know the cell.
+
+    Example:
+        >>> issubclass(FusedFallbackWarning, UserWarning)
         True
     """

@@ -1,5 +1,5 @@
-"""The one way through time: ``scan``."""
+"""The one way through time: ``scan``. Without ``engine/fused/`` everything still runs, slower."""
 
-from holdfast.engine.scan import scan
+from holdfast.engine.scan import fused_source, scan
 
-__all__ = ["scan"]
+__all__ = ["fused_source", "scan"]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from holdfast.cells import Cell
+from holdfast.engine.library import scan_library
 from holdfast.engine.reference import scan_reference
-from holdfast.errors import DeviceError, DTypeError, SettingError, ShapeError
+from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
 from holdfast.types import Sequence, State
 
-__all__ = ["scan"]
+__all__ = ["fused_source", "scan"]
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "fused")
+_warned: set[tuple[type, str]] = set()
 
 
 def scan(
@@ -41,7 +48,8 @@ def scan(
         reverse: from the last step to the first; outputs stay at their steps.
         need_output: if false, the outputs are not kept: ``None`` comes in their place, and without gradients memory
             does not grow with time.
-        backend: "reference", the plain loop, or "auto", which is the same until there is a faster one.
+        backend: "reference" (the plain loop), "fused" (one compiled loop on the CPU) or "auto", which takes the fastest
+            way that can do the job: fused, for an LSTM with few samples PyTorch's own kernel, else reference.
 
     Returns:
         outputs, (time, batch, hidden), and the last state, a tuple.
@@ -67,7 +75,102 @@ def scan(
         lengths = _checked_lengths(lengths, xs, who)
     has_autocast = torch.amp.is_autocast_available(xs.device.type)  # the meta device has none
     with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
+        if backend == "fused" or (backend == "auto" and not torch.compiler.is_exporting()):
+            done = _fused(cell, xs, state, lengths, reverse, need_output, must=backend == "fused")
+            if done is not None:
+                return done
         return scan_reference(cell, xs, state, lengths=lengths, reverse=reverse, need_output=need_output)
+
+
+def fused_source(cell: Cell) -> str:
+    """What the fused backend makes of a cell's step, as code to read.
+
+    One name a value in memory; ``w0``, ``w1``, ... are the weights; ``f`` runs over features, and every line is done
+    for a block of samples at once. Values without a name live in registers.
+
+    Example:
+        >>> from holdfast import RNNCell
+        >>> print(fused_source(RNNCell(2, 16, nonlinearity="relu")))
+        def forward(x[2], s0[16]):
+            product0 = w2.T @ s0  # (16, 16)
+            for f in range(16):
+                s0_new[f] = relu(((w1[:, f] @ x + w0[f]) + product0[f]))
+            return s0=s0_new
+        ...
+    """
+    from holdfast.engine import fused
+
+    try:
+        return fused.fused_source(cell)
+    except fused.Unsupported as reason:
+        raise FusedError(f"{type(cell).__name__} cannot run on the fused backend: {reason}.") from None
+
+
+# Note [Left alone by torch.compile]
+# torch.compile must neither look into the fused scan nor compile the functions it calls. torch.compiler.disable does
+# that, but importing what it needs, the whole of torch._dynamo, takes more than a second, for people who may never
+# compile. So the outer function carries the mark by hand, and is wrapped once torch._dynamo is there anyway.
+
+
+_wrapped: list[Any] = []
+
+
+def _fused(*args: Any, **kwargs: Any) -> tuple[Tensor | None, State] | None:
+    if not _wrapped and "torch._dynamo" in sys.modules:
+        _wrapped.append(torch.compiler.disable(_fused_or_none))
+    return (_wrapped[0] if _wrapped else _fused_or_none)(*args, **kwargs)
+
+
+_fused._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
+def _fused_or_none(
+    cell: Cell, xs: Tensor, state: State, lengths: Tensor | None, reverse: bool, need_output: bool, *, must: bool
+) -> tuple[Tensor | None, State] | None:
+    """The fused scan; None if the call belongs to ``reference``, or (after a warning) if the cell cannot be fused."""
+    name, reason, expected = type(cell).__name__, _obstacle(xs, state), True
+    if reason is None:
+        expected = False
+        faster = None if must or lengths is not None else scan_library(cell, xs, state, reverse=reverse)
+        if faster is not None:
+            return (faster[0] if need_output else None), faster[1]
+        try:
+            from holdfast.engine import fused
+        except ImportError as error:
+            reason = f"{error.name} is not installed"
+        else:
+            try:
+                return fused.scan_fused(cell, xs, state, lengths=lengths, reverse=reverse, need_output=need_output)
+            except fused.Unsupported as error:
+                reason = str(error)
+    if must:
+        raise FusedError(
+            f'scan of {name} cannot run on the fused backend: {reason}. Use backend="reference" or "auto".'
+        )
+    if not expected and (type(cell), reason) not in _warned:
+        _warned.add((type(cell), reason))
+        warnings.warn(
+            f"scan of {name} runs on the slower reference backend: {reason}. The result is the same; "
+            'backend="reference" says that this is meant.',
+            FusedFallbackWarning,
+            stacklevel=4,
+        )
+    return None
+
+
+def _obstacle(xs: Tensor, state: State) -> str | None:
+    """Why this call, whatever the cell, is for ``reference``: no warning is due then."""
+    if xs.device.type != "cpu":
+        return f"it runs on the CPU, and xs is on {xs.device}"
+    if torch.compiler.is_exporting():
+        return "torch.export needs operators that PyTorch knows"
+    if peek_interpreter_stack() is not None:
+        return "torch.func transforms go through the plain loop"
+    if _get_current_dispatch_mode() is not None:
+        return "a tracer is at work"
+    if any(type(t) not in (Tensor, torch.nn.Parameter) for t in (xs, *state)):
+        return f"xs is a {type(xs).__name__}"
+    return None
 
 
 def _checked_lengths(lengths: Tensor, xs: Tensor, who: str) -> Tensor:

@@ -1,0 +1,372 @@
+"""Speed and memory of the scan engine, against PyTorch in the same run. Writes a dated report beside this file.
+
+    python benchmarks/scan.py            everything, some five minutes on two cores; the machine should be idle
+    python benchmarks/scan.py --quick    the main table alone
+
+Times are medians of forward + backward in milliseconds. Peers that are not installed are left out: they are
+``pip install edgeml-pytorch jax``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import holdfast as hf
+
+STEPS, BATCH, HIDDEN, INPUT = 500, 64, 128, 2
+
+
+class OwnCell(hf.Cell):
+    """Not in the package: fifteen elementwise operators, two products."""
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__(input_size, hidden_size)
+        self.weight_ih = nn.Parameter(torch.randn(2 * hidden_size, input_size) * 0.1)
+        self.weight_hh = nn.Parameter(torch.randn(2 * hidden_size, hidden_size) * 0.05)
+        self.weight_hc = nn.Parameter(torch.randn(hidden_size, hidden_size) * 0.05)
+        self.leak = nn.Parameter(torch.tensor(0.9))
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+
+    def drive(self, x):
+        return x @ self.weight_ih.mT
+
+    def weights(self):
+        return self.weight_hh, self.weight_hc, self.leak, self.bias
+
+    def step(self, drive, state, weights):
+        (h,), (weight_hh, weight_hc, leak, bias) = state, weights
+        a, b = (drive + h @ weight_hh.mT).chunk(2, dim=1)
+        gate = torch.sigmoid(a + bias)
+        candidate = torch.tanh((gate * h) @ weight_hc.mT + b)
+        candidate = torch.where(candidate > 0, candidate, 0.1 * candidate)
+        h = leak * (gate * candidate + (1 - gate) * h) + (1 - leak) * torch.relu(b)
+        return (h / torch.sqrt(1 + h * h),)
+
+
+def median_ms(run: Callable[[], None], repeats: int = 11, budget: float = 6.0) -> float:
+    run()
+    run()
+    times: list[float] = []
+    end = time.perf_counter() + budget
+    while len(times) < repeats and (len(times) < 3 or time.perf_counter() < end):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(times)
+
+
+def theirs(module: nn.Module, xs: torch.Tensor) -> float:
+    def run() -> None:
+        module.zero_grad()
+        module(xs)[0][-1].sum().backward()
+
+    return median_ms(run)
+
+
+def ours(cell: hf.Cell, xs: torch.Tensor, backend: str = "fused", repeats: int = 11) -> float:
+    def run() -> None:
+        cell.zero_grad()
+        _, state = hf.scan(cell, xs, need_output=False, backend=backend)
+        state[0].sum().backward()
+
+    return median_ms(run, repeats)
+
+
+def main_table(lines: list[str]) -> None:
+    xs = torch.randn(STEPS, BATCH, INPUT)
+    rnn = theirs(nn.RNN(INPUT, HIDDEN, nonlinearity="relu"), xs)
+    lstm, gru = theirs(nn.LSTM(INPUT, HIDDEN), xs), theirs(nn.GRU(INPUT, HIDDEN), xs)
+    lines += [
+        f"PyTorch's: `torch.nn.RNN(relu)` {rnn:.1f} ms, `torch.nn.LSTM` {lstm:.1f} ms, `torch.nn.GRU` {gru:.1f} ms.",
+        "",
+        "| cell | ms | of RNN(relu) | of LSTM | of GRU | asked for |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    cells: dict[str, tuple[hf.Cell, str]] = {
+        "SGORNN, 14 rotations": (hf.SGORNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
+        "VPRNN, 14 rotations": (hf.VPRNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
+        "RNN relu": (hf.RNNCell(INPUT, HIDDEN, nonlinearity="relu"), "0.4 RNN"),
+        "RNN tanh": (hf.RNNCell(INPUT, HIDDEN), "0.4 RNN"),
+        "FastRNN": (hf.FastRNNCell(INPUT, HIDDEN), "0.4 RNN"),
+        "SGORNN, exp": (hf.SGORNNCell(INPUT, HIDDEN, recurrent="exp"), "0.4 RNN"),
+        "SGORNN, Cayley": (hf.SGORNNCell(INPUT, HIDDEN, recurrent="cayley"), "0.4 RNN"),
+        "ExpRNN": (hf.ExpRNNCell(INPUT, HIDDEN), ""),
+        "LSTM": (hf.LSTMCell(INPUT, HIDDEN), "0.6 LSTM"),
+        "GRU, PyTorch's": (hf.GRUCell(INPUT, HIDDEN), "0.6 GRU"),
+        "GRU, reset before": (hf.GRUCell(INPUT, HIDDEN, reset="before"), "0.6 GRU"),
+    }
+    for name, (cell, asked) in cells.items():
+        ms = ours(cell, xs)
+        lines.append(f"| {name} | {ms:.1f} | {ms / rnn:.3f} | {ms / lstm:.3f} | {ms / gru:.3f} | {asked} |")
+    own = OwnCell(INPUT, HIDDEN)
+    fused, plain = ours(own, xs), ours(own, xs, "reference", repeats=5)
+    lines += [
+        "",
+        f"A cell that is not in the package (`OwnCell` in the script): {fused:.1f} ms fused, {plain:.1f} ms on "
+        f"reference, {fused / plain:.3f} of it; asked for: 0.125.",
+        "",
+    ]
+    short, long = (
+        ours(hf.SGORNNCell(INPUT, HIDDEN), xs),
+        ours(hf.SGORNNCell(INPUT, HIDDEN), torch.randn(5000, BATCH, INPUT)),
+    )
+    lines += [
+        f"SGORNN at T = 5000: {long:.1f} ms, {long / short:.1f} times T = 500 ({short:.1f} ms); asked for: at most 12.",
+        "",
+    ]
+
+
+def sizes(lines: list[str]) -> None:
+    """Where who wins, over hidden sizes and batches."""
+    lines += [
+        "## Sizes",
+        "",
+        "T = 100, input width 2; ms forward + backward, fused / PyTorch's module (for SGORNN, fused / reference).",
+        "",
+        "| H | B | SGORNN fused / reference | RNN relu | LSTM | GRU |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for hidden in (32, 128, 512):
+        for batch in (1, 16, 64, 256):
+            xs = torch.randn(100, batch, INPUT)
+            sgornn = hf.SGORNNCell(INPUT, hidden)
+            entries = [f"{ours(sgornn, xs, repeats=5):.2f} / {ours(sgornn, xs, 'reference', repeats=3):.1f}"]
+            for cell, module in (
+                (hf.RNNCell(INPUT, hidden, nonlinearity="relu"), nn.RNN(INPUT, hidden, nonlinearity="relu")),
+                (hf.LSTMCell(INPUT, hidden), nn.LSTM(INPUT, hidden)),
+                (hf.GRUCell(INPUT, hidden), nn.GRU(INPUT, hidden)),
+            ):
+                mine, other = ours(cell, xs, repeats=5), theirs(module, xs)
+                entries.append(f"{mine:.2f} / {other:.2f} = {mine / other:.2f}")
+            lines.append(f"| {hidden} | {batch} | {' | '.join(entries)} |")
+    lines.append("")
+
+
+MEMORY = """
+import json, pathlib, torch, holdfast as hf
+cell, xs = hf.SGORNNCell(2, 128), torch.randn(50000, 64, 2)
+def infer(steps):
+    with torch.inference_mode():
+        hf.scan(cell, xs[:steps], need_output=False, backend="fused")
+def train(steps):
+    hf.scan(cell, xs[:steps], need_output=False, backend="fused")[1][0].sum().backward()
+def memory(key):
+    return 1024 * int(next(l for l in open("/proc/self/status") if l.startswith(key)).split()[1])
+def grown(run, steps):
+    for _ in range(3):
+        run(50)
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = memory("VmRSS")
+    run(steps)
+    run(steps)
+    return memory("VmHWM") - before
+print(json.dumps([grown(infer, steps) for steps in (500, 5000, 50000)] + [grown(train, 5000)]))
+"""
+
+
+def memory(lines: list[str]) -> None:
+    """Peak resident memory above the start, in a process of its own; Linux only."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    *infer, train = json.loads(done.stdout)
+    unit = 5000 * BATCH * HIDDEN * 4
+    kept = ", ".join(f"{m / 2**20:.1f} MiB at T = {t}" for m, t in zip(infer, (500, 5000, 50000), strict=True))
+    lines += [
+        "## Memory",
+        "",
+        f"Training SGORNN at T = 5000, B = 64, H = 128: {train / 2**20:.0f} MiB above the start, "
+        f"{train / unit:.2f} × T·B·H·4 bytes (asked for: at most 4).",
+        "",
+        f"Forward only under `inference_mode`, last state only, the input aside: {kept} (asked for: no growth).",
+        "",
+    ]
+
+
+FIRST = """
+import time, torch, holdfast as hf
+layer, xs = hf.{name}(2, 128), torch.randn(500, 64, 2)
+start = time.perf_counter()
+layer(xs)[1]{pick}.sum().backward()
+print(time.perf_counter() - start)
+"""
+
+
+def first_call(lines: list[str]) -> None:
+    lines += ["## First call", "", "Seconds from the first call of a fresh process to its gradients.", ""]
+    lines += ["| layer | no cache | with it |", "| --- | --- | --- |"]
+    for name in ("SGORNN", "LSTM", "GRU"):
+        with tempfile.TemporaryDirectory() as folder:
+            code = FIRST.format(name=name, pick="[0]" if name == "LSTM" else "")
+            times = []
+            for _ in range(2):
+                environment = os.environ | {"HOLDFAST_CACHE": folder}
+                done = subprocess.run(
+                    [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+                )
+                times.append(float(done.stdout))
+        lines.append(f"| {name} | {times[0]:.2f} | {times[1]:.2f} |")
+    lines += ["", "Asked for: at most 15 and 1.", ""]
+
+
+def peers(lines: list[str]) -> None:
+    """Other people's ways to run these cells, where they are installed."""
+    xs = torch.randn(STEPS, BATCH, INPUT)
+    lines += ["## Peers", "", "| cell | way | ms |", "| --- | --- | --- |"]
+    lines.append(f"| FastRNN | holdfast, fused | {ours(hf.FastRNNCell(INPUT, HIDDEN), xs):.1f} |")
+    plain = ours(hf.FastRNNCell(INPUT, HIDDEN), xs, "reference", repeats=5)
+    lines.append(f"| FastRNN | holdfast, reference loop | {plain:.1f} |")
+    sys.modules.setdefault(
+        "fastgrnn_cuda", types.ModuleType("fastgrnn_cuda")
+    )  # it imports this, and uses it on GPUs only
+    try:
+        from edgeml_pytorch.graph.rnn import BaseRNN as EdgeLoop
+        from edgeml_pytorch.graph.rnn import FastRNNCell as EdgeCell
+    except ImportError:
+        lines.append("| FastRNN | edgeml-pytorch | not installed |")
+    else:
+        layer = EdgeLoop(EdgeCell(INPUT, HIDDEN), batch_first=False)
+        lines.append(f"| FastRNN | edgeml-pytorch {version('edgeml-pytorch')} | {theirs_edge(layer, xs):.1f} |")
+    lines.append(f"| FastRNN | TorchScript loop | {torchscript(xs):.1f} |")
+    lines.append(f"| LSTM | holdfast, fused | {ours(hf.LSTMCell(INPUT, HIDDEN), xs):.1f} |")
+    try:
+        lines += jax_rows()
+    except ImportError:
+        lines.append("| FastRNN, LSTM | jax.lax.scan under jit | not installed |")
+    lines.append("")
+
+
+def theirs_edge(layer: nn.Module, xs: torch.Tensor) -> float:
+    def run() -> None:
+        layer.zero_grad()
+        layer(xs)[-1].sum().backward()
+
+    return median_ms(run, repeats=3)
+
+
+def torchscript(xs: torch.Tensor) -> float:
+    weight_ih, weight_hh = (torch.randn(HIDDEN, n) * 0.1 for n in (INPUT, HIDDEN))
+    weights = [w.requires_grad_() for w in (weight_ih, weight_hh)]
+
+    def loop(xs: torch.Tensor, weight_ih: torch.Tensor, weight_hh: torch.Tensor) -> torch.Tensor:
+        drive = xs @ weight_ih.t()
+        h = torch.zeros(xs.size(1), weight_hh.size(0))
+        for t in range(xs.size(0)):
+            h = 0.05 * torch.tanh(drive[t] + h @ weight_hh.t()) + 0.95 * h
+        return h
+
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # TorchScript is deprecated, and still what PyTorch's own benchmark of custom cells uses
+        scripted = torch.jit.script(loop)
+
+    def run() -> None:
+        torch.autograd.grad(scripted(xs, *weights).sum(), weights)
+
+    return median_ms(run, repeats=5)
+
+
+def jax_rows() -> list[str]:
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    xs = jnp.asarray(np.random.default_rng(0).normal(size=(STEPS, BATCH, INPUT)), dtype=jnp.float32)
+
+    def weights(rows: int):
+        rng = np.random.default_rng(1)
+        return tuple(
+            jnp.asarray(0.1 * rng.normal(size=shape), dtype=jnp.float32) for shape in ((rows, INPUT), (rows, HIDDEN))
+        )
+
+    def fastrnn(w, xs):
+        drive = xs @ w[0].T
+
+        def step(h, d):
+            return 0.05 * jnp.tanh(d + h @ w[1].T) + 0.95 * h, None
+
+        return jax.lax.scan(step, jnp.zeros((BATCH, HIDDEN)), drive)[0].sum()
+
+    def lstm(w, xs):
+        drive = xs @ w[0].T
+
+        def step(state, d):
+            h, c = state
+            i, f, g, o = jnp.split(d + h @ w[1].T, 4, axis=1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+
+        return jax.lax.scan(step, (jnp.zeros((BATCH, HIDDEN)),) * 2, drive)[0][0].sum()
+
+    rows = []
+    for name, function, count in (("FastRNN", fastrnn, HIDDEN), ("LSTM", lstm, 4 * HIDDEN)):
+        grad, w = jax.jit(jax.grad(function)), weights(count)
+        ms = median_ms(lambda grad=grad, w=w: jax.block_until_ready(grad(w, xs)), repeats=5)
+        rows.append(f"| {name} | jax.lax.scan under jit, jax {version('jax')} | {ms:.1f} |")
+    return rows
+
+
+def version(package: str) -> str:
+    return importlib.metadata.version(package)
+
+
+def cpu() -> str:
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+        return next(line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="the main table alone")
+    parser.add_argument("--output", type=Path, help="where to write the report; default: a dated file in benchmarks/")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    today = datetime.date.today().isoformat()
+    load = os.getloadavg()[0]
+    lines = [
+        f"# The scan engine, {today}",
+        "",
+        f"{cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; load before the run {load:.2f}; Python "
+        f"{platform.python_version()}, torch {torch.__version__}, llvmlite {version('llvmlite')}, holdfast "
+        f"{hf.__version__}.",
+        "",
+        f"Forward + backward, float32, T = {STEPS}, B = {BATCH}, H = {HIDDEN}, input width {INPUT}, loss on the last "
+        "state; medians of one run. Written by `python benchmarks/scan.py`.",
+        "",
+    ]
+    sections = [main_table] if arguments.quick else [main_table, first_call, memory, sizes, peers]
+    target = arguments.output or Path(__file__).parent / f"{today}-scan.md"
+    printed = 0
+    for section in sections:
+        section(lines)
+        gc.collect()
+        print("\n".join(lines[printed:]), flush=True)
+        printed = len(lines)
+    if not arguments.quick or arguments.output:
+        target.write_text("\n".join(lines) + "\n")
+        print(f"written to {target}")
+
+
+if __name__ == "__main__":
+    main()

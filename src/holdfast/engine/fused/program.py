@@ -1,0 +1,192 @@
+"""The tile program: what one step does to a block of samples.
+
+A tile holds one value for every feature and every sample of a block, feature-major: a row a feature, a lane a sample. A
+program is a graph of tiles. Elementwise nodes cost nothing by themselves: they are evaluated inside the loop
+that writes a row to memory. The others are statements of their own: products with a weight, plane rotations, sums.
+
+    Input        a row that the time loop provides: x, a state, a saved tile, a cotangent
+    Pointwise    an elementwise operator of tiles, weights (a scalar or a value a feature) and constants
+    Slice, Cat   features of a tile; tiles put together
+    Product      tile · matrix, for a matrix among the weights
+    FeatureSum   the sum over features, as a tile of one feature
+    Rotate       plane rotations (holdfast.linalg.givens), in place
+    RotateBack   their gradient, from the output
+
+What a backward pass sums over all steps and samples is a reduction: RowSum, Outer or AngleSum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+__all__ = [
+    "AngleSum",
+    "Cat",
+    "Constant",
+    "FeatureSum",
+    "Input",
+    "Operand",
+    "Outer",
+    "Pointwise",
+    "Product",
+    "Reduction",
+    "Rotate",
+    "RotateBack",
+    "RowSum",
+    "Slice",
+    "StepProgram",
+    "Tile",
+    "Weight",
+]
+
+NARROW = 8  # a product over at most this many features is evaluated in place instead of as a statement
+
+
+@dataclasses.dataclass(frozen=True)
+class Weight:
+    """Entry ``index`` of the weights that the kernel is called with."""
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    value: float | bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Input:
+    name: str
+    features: int
+    is_mask = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pointwise:
+    op: str
+    args: tuple[Operand, ...]
+    features: int
+    is_mask: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slice:
+    tile: Tile
+    start: int
+    features: int
+
+    @property
+    def is_mask(self) -> bool:
+        return self.tile.is_mask
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cat:
+    parts: tuple[Tile, ...]
+    features: int
+    is_mask = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Product:
+    """(features of ``tile``) → ``features``: row f is Σ_k matrix[k, f] tile[k]."""
+
+    tile: Tile
+    matrix: Weight
+    features: int
+    is_mask = False
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.tile.features <= NARROW
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FeatureSum:
+    tile: Tile
+    features = 1
+    is_mask = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rotate:
+    tile: Tile
+    angles: Weight
+    permutations: Weight
+    features: int
+    is_mask = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RotateBack:
+    """The gradient at the input of a rotation, from the one at its output and from the output itself."""
+
+    grad: Tile
+    output: Tile
+    angles: Weight
+    permutations: Weight
+    features: int
+    is_mask = False
+
+
+Tile = Union[Input, Pointwise, Slice, Cat, Product, FeatureSum, Rotate, RotateBack]  # noqa: UP007 - forward references
+Operand = Union[Tile, Weight, Constant]  # noqa: UP007
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowSum:
+    """Σ over steps and samples of each row: (features,)."""
+
+    tile: Tile
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Outer:
+    """Σ over steps and samples of left ⊗ right: (left features, right features)."""
+
+    left: Tile
+    right: Tile
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AngleSum:
+    """The angles' gradient that a ``RotateBack`` collects: the shape of the angles."""
+
+    source: RotateBack
+
+
+Reduction = RowSum | Outer | AngleSum
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StepProgram:
+    """One direction of one step.
+
+    ``outputs``: tiles by name; None is a gradient known to be zero. ``reductions``: what is summed over time.
+    """
+
+    inputs: dict[str, Input]
+    outputs: dict[str, Tile | None]
+    reductions: tuple[Reduction, ...] = ()
+    saved: tuple[Tile, ...] = ()
+
+
+def operands(node: Operand) -> tuple[Operand, ...]:
+    """The tiles and weights that a node reads directly."""
+    match node:
+        case Pointwise(args=args):
+            return args
+        case Slice(tile=tile) | FeatureSum(tile=tile):
+            return (tile,)
+        case Cat(parts=parts):
+            return parts
+        case Product(tile=tile, matrix=matrix):
+            return (tile, matrix)
+        case Rotate(tile=tile, angles=angles, permutations=permutations):
+            return (tile, angles, permutations)
+        case RotateBack(grad=grad, output=output, angles=angles, permutations=permutations):
+            return (grad, output, angles, permutations)
+        case _:
+            return ()

@@ -1,0 +1,123 @@
+"""Blocks on threads: one share of the blocks a thread, with no word between them until the end.
+
+PyTorch's threads, where there are any, are the best ones to use: after an operator they wait for the next by spinning,
+for milliseconds, and threads of our own would have to share the cores with them. So where PyTorch brings GNU's OpenMP,
+its team is called; elsewhere Python threads do the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from llvmlite import ir
+
+__all__ = ["add_share", "run_blocks", "worker_count"]
+
+I64, POINTER = ir.IntType(64), ir.PointerType()
+_lock = threading.Lock()
+
+
+def worker_count(blocks: int) -> int:
+    """Threads that work on so many blocks; block b belongs to worker b modulo this."""
+    return min(torch.get_num_threads(), blocks)
+
+
+def add_share(module: ir.Module, kernel: ir.Function) -> None:
+    """Add ``share``, what each thread of a team runs, to a kernel's module.
+
+    Its parameter points at: the number of blocks, the number of workers, the addresses of omp_get_thread_num and of
+    omp_get_num_threads, and then one address of arguments a block. A team may be smaller than was asked for, so a
+    thread takes on whole workers, whose scratch memory and sums are their own.
+    """
+    number = ir.FunctionType(ir.IntType(32), [])
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "share")
+    builder = ir.IRBuilder(function.append_basic_block())
+
+    def entry(index: Any) -> Any:
+        index = ir.Constant(I64, index) if isinstance(index, int) else index
+        return builder.load(builder.gep(function.args[0], [index], source_etype=I64), typ=I64)
+
+    def ask(address: Any) -> Any:
+        return builder.zext(builder.call(builder.inttoptr(address, number.as_pointer()), []), I64)
+
+    blocks, workers = entry(0), entry(1)
+    own, team = ask(entry(2)), ask(entry(3))
+
+    def count_up(start: Any, stop: Any, step: Any, body: Any) -> None:
+        before, test = builder.block, function.append_basic_block()
+        inside, after = function.append_basic_block(), function.append_basic_block()
+        builder.branch(test)
+        builder.position_at_end(test)
+        i = builder.phi(I64)
+        i.add_incoming(start, before)
+        builder.cbranch(builder.icmp_signed("<", i, stop), inside, after)
+        builder.position_at_end(inside)
+        body(i)
+        i.add_incoming(builder.add(i, step), builder.block)
+        builder.branch(test)
+        builder.position_at_end(after)
+
+    def one_block(block: Any) -> None:
+        arguments = entry(builder.add(block, ir.Constant(I64, 4)))
+        builder.call(kernel, [builder.inttoptr(arguments, POINTER)])
+
+    count_up(own, workers, team, lambda worker: count_up(worker, blocks, workers, one_block))
+    builder.ret_void()
+
+
+def run_blocks(run: Any, share: int, arguments: list[np.ndarray]) -> None:
+    """Run a kernel on every block. ``run``: the kernel as a callable; ``share``: the address of ``share``."""
+    workers = worker_count(len(arguments))
+    addresses = [block.ctypes.data for block in arguments]
+    team = _openmp() if workers > 1 else None
+    if team is not None:
+        parallel, number, size = team
+        packed = np.array([len(addresses), workers, number, size, *addresses], dtype=np.int64)
+        parallel(share, packed.ctypes.data, workers, 0)
+        return
+
+    def work(worker: int) -> None:
+        for address in addresses[worker::workers]:
+            run(address)
+
+    waiting = [_threads().submit(work, worker) for worker in range(1, workers)]
+    work(0)
+    for future in waiting:
+        future.result()
+
+
+@functools.cache
+def _openmp() -> tuple[Any, int, int] | None:
+    """GOMP_parallel of the OpenMP that PyTorch itself uses, and two functions' addresses; None where there is none."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
+        try:
+            library = ctypes.CDLL(str(path))
+            parallel = library.GOMP_parallel
+            functions = library.omp_get_thread_num, library.omp_get_num_threads
+        except (OSError, AttributeError):
+            continue
+        parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+        parallel.restype = None
+        number, size = (ctypes.cast(f, ctypes.c_void_p).value for f in functions)
+        if number is not None and size is not None:
+            return parallel, number, size
+    return None
+
+
+_pool: tuple[int, ThreadPoolExecutor] | None = None  # a forked child has the object but not its threads: hence the pid
+
+
+def _threads() -> ThreadPoolExecutor:
+    global _pool
+    with _lock:
+        if _pool is None or _pool[0] != os.getpid():
+            _pool = (os.getpid(), ThreadPoolExecutor(thread_name_prefix="holdfast"))
+        return _pool[1]

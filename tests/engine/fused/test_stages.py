@@ -1,0 +1,175 @@
+"""Each stage of the compiler by itself: what goes in, what comes out."""
+
+import ctypes
+
+import pytest
+import torch
+from llvmlite import ir
+
+import holdfast as hf
+from holdfast.engine.fused import buffers, cache, native
+from holdfast.engine.fused.emit import Shape, emit_backward, emit_forward, outer_size, summed_after
+from holdfast.engine.fused.graph import Unsupported, record
+from holdfast.engine.fused.lower import lower
+from holdfast.engine.fused.program import Input, Outer, Product, Rotate, RotateBack
+from holdfast.engine.fused.schedule import Loop, render, schedule
+from holdfast.engine.fused.trace import BATCH, trace_step
+from holdfast.engine.fused.vec import Vec, fma, select, vector_type
+
+
+def traced(cell, fold=True, gradient=True):
+    weights = tuple(cell.weights())
+    features = cell.input_size if fold else cell.drive(torch.zeros(1, cell.input_size)).shape[-1]
+    return trace_step(cell, weights, features, fold=fold, gradient=gradient)
+
+
+# -- graph -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_graph_computes_the_function_on_other_inputs():
+    weight = torch.randn(3, 3)
+    graph = record(lambda x: [torch.tanh(x @ weight).chunk(3, dim=1)[1] + 1], [torch.randn(2, 3)], [weight])
+    assert [node.name for node in graph.nodes if node.kind == "call"] == [
+        "mm",
+        "tanh",
+        "split",
+        "getitem",
+        "getitem",
+        "getitem",
+        "add",
+    ]
+    assert [node.target for node in graph.nodes if node.kind == "own"] == [0]
+
+
+def test_a_recorded_graph_refuses_what_it_could_not_follow():
+    outside = torch.randn(3)
+    with pytest.raises(Unsupported, match="neither in weights"):
+        record(lambda x: [x + outside], [torch.randn(2, 3)])
+    with pytest.raises(Unsupported, match="reads a number"):
+        record(lambda x: [x * x.sum().item()], [torch.randn(2, 3)])
+
+
+# -- trace -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_depends_on_weights_alone_runs_before_the_loop():
+    """FastRNN: the transposes of W and U and the gates are made once; the step has two products and no transpose."""
+    result = traced(hf.FastRNNCell(2, 5))
+    names = [node.name for node in result.forward.nodes]
+    assert names.count("mm") + names.count("addmm") == 2
+    assert not {"transpose", "t", "sigmoid"} & set(names)
+    assert {"transpose", "t"} & {node.name for node in result.prologue.nodes}
+
+
+def test_the_traced_step_is_the_step():
+    cell = hf.GRUCell(2, 5)
+    result = traced(cell)
+    x, h = torch.randn(4, 2), torch.randn(4, 5)
+    own = dict(cell.named_parameters())
+    weights = result.prologue.run(*cell.weights(), *(own[name] for name in result.own))
+    torch.testing.assert_close(result.forward.run(x, h, *weights)[0], cell(x, h))
+
+
+def test_the_batch_size_is_marked_and_tracing_leaves_random_numbers_alone():
+    class Expanding(hf.RNNCell):
+        def step(self, drive, state, weights):
+            return (drive + state[0].sum(dim=1, keepdim=True).expand(state[0].shape),)
+
+    cell = Expanding(2, 5)
+    before = torch.get_rng_state()
+    graph = traced(cell, gradient=False).forward
+    assert torch.equal(torch.get_rng_state(), before)
+    (expand,) = (node for node in graph.nodes if node.name == "expand")
+    assert expand.args[1] == [BATCH, 5]
+
+
+# -- lower and schedule ----------------------------------------------------------------------------------------------
+
+
+def test_backward_reads_what_forward_keeps():
+    """A ReLU RNN's backward needs the new state and no product; an SGORNN's keeps its rotation and undoes it."""
+    relu = lower(traced(hf.RNNCell(2, 16, nonlinearity="relu")), source_grad=False)
+    assert relu.forward.saved == ()
+    assert "n0" in relu.backward.inputs
+    sgornn = lower(traced(hf.SGORNNCell(2, 16)), source_grad=False)
+    assert [type(tile) for tile in sgornn.forward.saved] == [Rotate]
+    assert sgornn.backward.outputs["x"] is None
+    statements = schedule(sgornn.backward).statements
+    assert [type(s) for s in statements] == [RotateBack, Loop]
+
+
+def test_elementwise_operators_share_one_loop():
+    """An LSTM's step is one product and one loop, whatever the number of gates."""
+    plan = schedule(lower(traced(hf.LSTMCell(12, 16), fold=False), source_grad=True).forward)
+    assert [type(s) for s in plan.statements] == [Product, Loop]
+
+
+def test_wide_sums_are_left_until_after_the_loop_when_they_do_not_pay():
+    outer = Outer(Input("a", 2048), Input("b", 512))
+    few, many = (Shape("float32", lanes, masked=False) for lanes in (8, 32))
+    assert summed_after(outer, few)
+    assert not summed_after(outer, many)
+    assert outer_size(Outer(Input("a", 7), Input("b", 9)), many) == (12, 16)
+
+
+def test_the_source_can_be_read():
+    text = hf.fused_source(hf.SGORNNCell(2, 16))
+    assert text.count("rotate(") == 1
+    assert text.count("rotate_back(") == 1
+    assert "def forward(x[2], s0[16]):" in text
+    plan = schedule(lower(traced(hf.RNNCell(2, 16)), source_grad=False).backward)
+    assert "after the loop" in render(plan, "backward")
+
+
+# -- emit, native, cache, buffers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("lanes", [8, 16, 32])
+def test_kernels_are_valid_llvm_and_name_their_arguments(lanes, masked):
+    result = traced(hf.LSTMCell(2, 5))
+    lowered, shape = lower(result, source_grad=True), Shape("float32", lanes, masked)
+    forward = emit_forward(schedule(lowered.forward), shape, output=True, keep=frozenset({"s1", "k0"}))
+    backward = emit_backward(schedule(lowered.backward), shape, state_sizes=(5, 5), output_grad=True, stored=())
+    for kernel in (forward, backward):
+        assert len(set(kernel.arguments)) == len(kernel.arguments)
+        assert native.object_code(kernel.text)[:4] in (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"d\x86\x00\x00")
+    assert ("first" in forward.arguments) is masked
+
+
+def test_vectors_follow_ieee_754():
+    """select, comparisons and fma on NaN, zeros and infinities, lane by lane."""
+    module = ir.Module()
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.PointerType(), ir.PointerType()]), "run")
+    builder = ir.IRBuilder(function.append_basic_block())
+    kind = vector_type("float64", 4)
+    x = Vec(builder, builder.load(function.args[0], typ=kind, align=8))
+    y = select(x.is_nan() | (x > 1.0), fma(x, 2.0, 1.0), abs(-x)) / (x - x + 1.0)
+    builder.store(y.value, function.args[1], align=8)
+    builder.ret_void()
+    library = native.NativeLibrary(native.object_code(str(module)))
+    source, target = torch.tensor([float("nan"), 3.0, -0.5, float("inf")]), torch.empty(4)
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library.address("run"))
+    call(source.data_ptr(), target.data_ptr())
+    torch.testing.assert_close(target, torch.tensor([float("nan"), 7.0, 0.5, float("nan")]), equal_nan=True)
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+    assert cache.folder() == tmp_path / "fused"
+    monkeypatch.delenv("HOLDFAST_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache.folder() == tmp_path / "xdg" / "holdfast" / "fused"
+
+
+def test_a_large_buffer_is_used_again_once_nobody_holds_it(monkeypatch):
+    monkeypatch.setattr(buffers, "_rest", [])  # what other tests left
+    first = buffers.empty((1 << 18,), torch.float64)
+    address, view = first.data_ptr(), first[10:]
+    assert address % 64 == 0
+    del first
+    other = buffers.empty((1 << 18,), torch.float64)
+    assert other.data_ptr() != address  # a view still holds it
+    del view
+    assert buffers.empty((1 << 18,), torch.float64).data_ptr() == address
