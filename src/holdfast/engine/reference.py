@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
 from holdfast.types import Sequence, State
 
-__all__ = ["scan_reference"]
+__all__ = ["plain_loop", "scan_reference"]
 
 
 def scan_reference(
@@ -25,9 +27,26 @@ def scan_reference(
     A sample of length n is driven by its first n inputs: at later steps its state stands still and its output is zero.
     """
     weights = cell.weights()  # a constrained weight is built once, not once a step
-    drives, outputs = cell.drive(xs), []
-    for t in reversed(range(len(xs))) if reverse else range(len(xs)):
-        new_state = cell.step(drives[t], state, weights)
+
+    def step(drive: Tensor, state: State) -> State:
+        return cell.step(drive, state, weights)
+
+    return plain_loop(step, cell.drive(xs), state, lengths=lengths, reverse=reverse, need_output=need_output)
+
+
+def plain_loop(
+    step: Callable[[Tensor, State], State],
+    drives: Tensor,
+    state: State,
+    *,
+    lengths: Tensor | None,
+    reverse: bool,
+    need_output: bool,
+) -> tuple[Tensor | None, State]:
+    """``step`` after step: the loop that ``scan_reference`` is."""
+    outputs = []
+    for t in reversed(range(len(drives))) if reverse else range(len(drives)):
+        new_state = step(drives[t], state)
         output = new_state[0]
         if lengths is not None:
             alive = (t < lengths).unsqueeze(1)  # (batch, 1)

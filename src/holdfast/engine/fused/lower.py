@@ -38,6 +38,7 @@ from holdfast.engine.fused.program import (
     Tile,
     Weight,
     operands,
+    reachable,
 )
 from holdfast.engine.fused.trace import BATCH, Traced
 
@@ -155,7 +156,7 @@ def _join(
                 reductions.append(Outer(rewrite(left), rewrite(right)))
             case AngleSum(source=source):
                 reductions.append(AngleSum(rewrite(source)))
-    live = _reachable([*(t for t in outputs.values() if t is not None), *reductions])
+    live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
     kept = [i for i, _ in enumerate(saved) if any(isinstance(t, Input) and t.name == f"k{i}" for t in live)]
     inputs |= {t.name: t for t in replaced.values() if t in live}
     inputs = {name: tile for name, tile in inputs.items() if tile in live}
@@ -171,26 +172,6 @@ def _join(
     )
     backward = StepProgram(inputs, outputs, tuple(reductions))
     return Lowered(forward, backward, back.derived, finish)
-
-
-def _reachable(roots: list[Any]) -> set[Any]:
-    seen: set[Any] = set()
-    todo = list(roots)
-    while todo:
-        node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        match node:
-            case RowSum(tile=tile):
-                todo.append(tile)
-            case Outer(left=left, right=right):
-                todo += [left, right]
-            case AngleSum(source=source):
-                todo.append(source)
-            case _:
-                todo += operands(node)
-    return seen
 
 
 def _with_operands(node: Tile, args: list[Any]) -> Tile:

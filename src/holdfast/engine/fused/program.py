@@ -18,6 +18,7 @@ What a backward pass sums over all steps and samples is a reduction: RowSum, Out
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Union
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "StepProgram",
     "Tile",
     "Weight",
+    "operands",
+    "reachable",
 ]
 
 NARROW = 8  # a product over at most this many features is evaluated in place instead of as a statement
@@ -173,12 +176,12 @@ class StepProgram:
     saved: tuple[Tile, ...] = ()
 
 
-def operands(node: Operand) -> tuple[Operand, ...]:
-    """The tiles and weights that a node reads directly."""
+def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
+    """The tiles and weights that a node or a reduction reads directly."""
     match node:
         case Pointwise(args=args):
             return args
-        case Slice(tile=tile) | FeatureSum(tile=tile):
+        case Slice(tile=tile) | FeatureSum(tile=tile) | RowSum(tile=tile):
             return (tile,)
         case Cat(parts=parts):
             return parts
@@ -188,5 +191,21 @@ def operands(node: Operand) -> tuple[Operand, ...]:
             return (tile, angles, permutations)
         case RotateBack(grad=grad, output=output, angles=angles, permutations=permutations):
             return (grad, output, angles, permutations)
+        case Outer(left=left, right=right):
+            return (left, right)
+        case AngleSum(source=source):
+            return (source,)
         case _:
             return ()
+
+
+def reachable(roots: Iterable[Operand | Reduction]) -> set[Operand | Reduction]:
+    """The roots and all that they are made of."""
+    seen: set[Operand | Reduction] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += operands(node)
+    return seen

@@ -45,12 +45,12 @@ from holdfast.engine.fused.program import (
     RotateBack,
     RowSum,
     Tile,
-    Weight,
-    operands,
+    reachable,
 )
 from holdfast.engine.fused.schedule import Schedule, narrow_side, render, schedule
 from holdfast.engine.fused.team import run_blocks, worker_count
 from holdfast.engine.fused.trace import Traced, trace_step
+from holdfast.engine.reference import plain_loop
 from holdfast.types import State
 
 __all__ = ["Plan", "fused_source", "plan_for", "scan_fused"]
@@ -383,7 +383,13 @@ class _Call:
     def plain_backward(self, needs: Any, source: Tensor, state: Any, weights: Any, grads: Any) -> list[Tensor | None]:
         """The same gradients from the plain loop, with a graph of their own."""
         inputs = [source, *state, *weights]
-        output, last = self.plain(source, tuple(state), weights)
+
+        def step(drive: Tensor, state: State) -> State:
+            return self.plan.traced.forward.run(drive, *state, *weights)
+
+        options = {"lengths": self.lengths, "reverse": self.reverse, "need_output": True}
+        output, last = plain_loop(step, source, tuple(state), **options)
+        assert output is not None
         pairs = [
             (value, g) for value, g in zip((output, *last), grads, strict=True) if g is not None and value.requires_grad
         ]
@@ -399,19 +405,6 @@ class _Call:
         for i, grad in zip(wanted, found, strict=True):
             result[i] = grad
         return result
-
-    def plain(self, source: Tensor, state: State, weights: Any) -> tuple[Tensor, State]:
-        outputs = []
-        for t in reversed(range(len(source))) if self.reverse else range(len(source)):
-            new = self.plan.traced.forward.run(source[t], *state, *weights)
-            value = new[0]
-            if self.lengths is not None:
-                alive = (t < self.lengths).unsqueeze(1)
-                new = tuple(torch.where(alive, n, old) for n, old in zip(new, state, strict=True))
-                value = torch.where(alive, value, 0.0)
-            state = tuple(new)
-            outputs.append(value)
-        return torch.stack(outputs[::-1] if self.reverse else outputs), state
 
     # -- arguments ---------------------------------------------------------------------------------------------------
 
@@ -557,22 +550,8 @@ def _state_argument(name: str, tensor: Tensor, b: int, shape: Shape) -> dict[str
 @functools.lru_cache(maxsize=512)
 def _users(plan: Schedule) -> tuple[list[Product], list[Rotate | RotateBack]]:
     """The products and rotations of a program, those inside loops included."""
-    seen: set[Any] = set()
-    todo: list[Any] = [*plan.program.outputs.values(), *plan.memory, *plan.program.reductions]
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen or isinstance(node, Weight):
-            continue
-        seen.add(node)
-        match node:
-            case RowSum(tile=tile):
-                todo.append(tile)
-            case Outer(left=left, right=right):
-                todo += [left, right]
-            case AngleSum(source=source):
-                todo.append(source)
-            case _:
-                todo += operands(node)
+    outputs = [tile for tile in plan.program.outputs.values() if tile is not None]
+    seen = reachable([*outputs, *plan.memory, *plan.program.reductions])
     products = {
         n.matrix.index if not n.is_narrow else ("narrow", n.matrix.index): n for n in seen if isinstance(n, Product)
     }

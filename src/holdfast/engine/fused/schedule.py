@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from holdfast.engine.fused.operators import COSTLY
 from holdfast.engine.fused.program import (
     NARROW,
-    AngleSum,
     Cat,
     Constant,
     FeatureSum,
@@ -144,13 +143,7 @@ def _wide(outer: Outer) -> Tile:
 def _roots(program: StepProgram) -> list[Tile]:
     roots = [t for t in program.outputs.values() if t is not None]
     for reduction in program.reductions:
-        match reduction:
-            case RowSum(tile=tile):
-                roots.append(tile)
-            case Outer(left=left, right=right):
-                roots += [left, right]
-            case AngleSum(source=source):
-                roots.append(source)
+        roots += operands(reduction)  # type: ignore[arg-type]
     return roots
 
 
