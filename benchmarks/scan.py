@@ -96,7 +96,7 @@ def main_table(lines: list[str]) -> None:
     lines += [
         f"PyTorch's: `torch.nn.RNN(relu)` {rnn:.1f} ms, `torch.nn.LSTM` {lstm:.1f} ms, `torch.nn.GRU` {gru:.1f} ms.",
         "",
-        "| cell | ms | of RNN(relu) | of LSTM | of GRU | asked for |",
+        "| cell | ms | of RNN(relu) | of LSTM | of GRU | target |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     cells: dict[str, tuple[hf.Cell, str]] = {
@@ -120,7 +120,7 @@ def main_table(lines: list[str]) -> None:
     lines += [
         "",
         f"A cell that is not in the package (`OwnCell` in the script): {fused:.1f} ms fused, {plain:.1f} ms on "
-        f"reference, {fused / plain:.3f} of it; asked for: 0.125.",
+        f"reference, {fused / plain:.3f} of it; target: 0.125.",
         "",
     ]
     short, long = (
@@ -128,7 +128,7 @@ def main_table(lines: list[str]) -> None:
         ours(hf.SGORNNCell(INPUT, HIDDEN), torch.randn(5000, BATCH, INPUT)),
     )
     lines += [
-        f"SGORNN at T = 5000: {long:.1f} ms, {long / short:.1f} times T = 500 ({short:.1f} ms); asked for: at most 12.",
+        f"SGORNN at T = 5000: {long:.1f} ms, {long / short:.1f} times T = 500 ({short:.1f} ms); target: at most 12.",
         "",
     ]
 
@@ -191,9 +191,9 @@ def memory(lines: list[str]) -> None:
         "## Memory",
         "",
         f"Training SGORNN at T = 5000, B = 64, H = 128: {train / 2**20:.0f} MiB above the start, "
-        f"{train / unit:.2f} × T·B·H·4 bytes (asked for: at most 4).",
+        f"{train / unit:.2f} × T·B·H·4 bytes (target: at most 4).",
         "",
-        f"Forward only under `inference_mode`, last state only, the input aside: {kept} (asked for: no growth).",
+        f"Forward only under `inference_mode`, last state only, the input aside: {kept} (target: no growth).",
         "",
     ]
 
@@ -221,7 +221,7 @@ def first_call(lines: list[str]) -> None:
                 )
                 times.append(float(done.stdout))
         lines.append(f"| {name} | {times[0]:.2f} | {times[1]:.2f} |")
-    lines += ["", "Asked for: at most 15 and 1.", ""]
+    lines += ["", "target: at most 15 and 1.", ""]
 
 
 def peers(lines: list[str]) -> None:
