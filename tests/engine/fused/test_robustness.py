@@ -1,6 +1,8 @@
 """The fused backend in company: threads, processes, PyTorch's transforms, and cells it cannot run."""
 
+import contextlib
 import functools
+import gc
 import multiprocessing
 import os
 import subprocess
@@ -8,6 +10,7 @@ import sys
 import textwrap
 import threading
 import warnings
+import weakref
 from pathlib import Path
 
 import jaxtyping
@@ -16,7 +19,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.engine.fused import team
+from holdfast.engine.fused import run, team
 from holdfast.errors import FusedError, FusedFallbackWarning, ShapeError
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -56,6 +59,34 @@ def test_python_threads_do_the_work_where_there_is_no_openmp(monkeypatch):
         torch.testing.assert_close(loss_and_grads(cell, xs), expected, rtol=0, atol=0)
     finally:
         torch.set_num_threads(threads)
+
+
+def test_the_number_of_threads_may_change_between_forward_and_backward():
+    """What forward keeps is laid out for its threads; backward reads it as it lies."""
+    threads, cell, xs = torch.get_num_threads(), hf.LSTMCell(3, 9), torch.randn(6, 8, 3)
+    _, expected = loss_and_grads(cell, xs, "reference")
+    try:
+        for first, second in ((1, 2), (2, 1)):
+            torch.set_num_threads(first)
+            output, _ = hf.scan(cell, xs, backend="fused")
+            torch.set_num_threads(second)
+            torch.testing.assert_close(torch.autograd.grad(output.square().sum(), tuple(cell.parameters())), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_cell_and_its_plans_go_when_nobody_holds_them():
+    """Also for a cell that cannot be fused, whose reason is remembered."""
+    plans = []
+    for cell in (hf.RNNCell(2, 3), BadCell("batch")):
+        with contextlib.suppress(FusedError):
+            hf.scan(cell, torch.randn(4, 5, 2), backend="fused")[0].sum().backward()
+        plans.append(weakref.ref(cell))
+        plans += [weakref.ref(plan) for plan in run._plans[cell].values() if not isinstance(plan, str)]
+    del cell
+    gc.collect()
+    assert len(plans) == 3
+    assert [plan() for plan in plans] == [None] * 3
 
 
 def test_repeated_calls_and_changing_shapes_give_what_they_gave():
@@ -304,6 +335,15 @@ class BadCell(hf.Cell):
                 return (torch.tanh(drive + torch.randn(h.shape)),)
             case "in place":
                 return (torch.tanh(drive + h.mul_(0.5)),)
+            case "in place, in a view":
+                z = drive + h
+                z[:, :2].relu_()
+                return (torch.tanh(z),)
+            case "in place, under a view":
+                z = drive + h
+                first = z[:, :1]
+                z.mul_(2)
+                return (torch.tanh(z + first),)
 
 
 REASONS = {
@@ -315,6 +355,8 @@ REASONS = {
     "branch": "reads a number",
     "random": "batch size, in operator randn",
     "in place": "in place",
+    "in place, in a view": "in place",
+    "in place, under a view": "in place",
 }
 
 
@@ -333,6 +375,30 @@ def test_a_cell_that_cannot_be_fused_is_named_once_and_runs_on_reference(what):
         hf.scan(cell, xs)  # the second time is silent
     torch.manual_seed(1)
     torch.testing.assert_close(first, hf.scan(cell, xs, backend="reference")[0])
+
+
+def test_a_step_may_write_into_its_own_values_and_may_have_no_gradient():
+    """In place where nobody else looks, and a state that nothing is differentiated through."""
+
+    class Counting(BadCell):
+        @property
+        def state_sizes(self):
+            return 3, 1
+
+        def step(self, drive, state, weights):
+            z = drive + state[0]
+            before = torch.sigmoid(z)
+            z.tanh_()
+            return z * before, state[1] + 1
+
+    class Still(BadCell):
+        def step(self, drive, state, weights):
+            return (torch.zeros_like(drive),)
+
+    counting = Counting("")
+    assert_same_scan(counting, torch.randn(4, 5, 2, requires_grad=True), random_state(counting, 5))
+    output, _ = hf.scan(Still(""), torch.randn(4, 5, 2), backend="fused")
+    assert not output.any()
 
 
 def test_literal_tensors_and_own_parameters_are_understood():

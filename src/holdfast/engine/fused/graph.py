@@ -79,11 +79,9 @@ class Graph:
         return self.call(node.target, args, kwargs, node.value)
 
     def live(self, roots: Iterable[Node | None]) -> set[Node]:
-        """What the roots are made of. An operator that writes into a live node counts as well."""
+        """What the roots are made of."""
         found = {root for root in roots if root is not None}
         for node in reversed(self.nodes):
-            if node.name.endswith("_") and node.args and node.args[0] in found:
-                found.add(node)
             if node in found:
                 found.update(node.inputs)
         return found
@@ -141,8 +139,20 @@ class _Recorder(TorchDispatchMode):
             self.graph.nodes.append(known)
         return known
 
+    def _refuse_shared(self, written: Tensor) -> None:
+        """A graph has values, not memory: what is written in place must be seen under one name only."""
+        if self.node(written).kind != "call":
+            raise Unsupported("its step changes its arguments in place")
+        memory = written.untyped_storage().data_ptr()
+        for held in self._held:
+            for tensor in held if isinstance(held, list | tuple) else (held,):
+                if tensor is not written and tensor.untyped_storage().data_ptr() == memory:
+                    raise Unsupported("its step writes in place where another value is a view")
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            self._refuse_shared(args[0])
         if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default):
             raise Unsupported("its step reads a number out of a tensor, so its course may change")
         if func is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._known and args[0].dim() == 0:

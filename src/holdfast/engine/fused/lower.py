@@ -211,8 +211,6 @@ class _Lowering:
             if node not in live:
                 continue
             self.env[node] = self._lower(node)
-            if node.name.endswith("_"):  # in place: whoever reads the argument later sees the result
-                self.env[node.args[0]] = self.env[node]
         self.outputs = [None if node is None else self.env[node] for node in graph.outputs]
 
     def twins(self, ahead: _Lowering) -> list[Node]:

@@ -60,6 +60,19 @@ CHUNK = 1 << 22  # bytes of drive that are made at a time when nothing of them i
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
+def _remembered(method: Any) -> Any:
+    """Remember a method's results in its object, so that they go when it goes."""
+
+    @functools.wraps(method)
+    def remembering(self: Any, *args: Any) -> Any:
+        known = self.__dict__.setdefault("_known", {})
+        if (method, args) not in known:
+            known[method, args] = method(self, *args)
+        return known[method, args]
+
+    return remembering
+
+
 @dataclasses.dataclass(eq=False)
 class Plan:
     """A traced step and what has been made of it so far."""
@@ -68,21 +81,21 @@ class Plan:
     fold: bool
     dtype: torch.dtype
 
-    @functools.cache  # noqa: B019 - a plan lives as long as its cell
+    @_remembered
     def lowered(self, source_grad: bool) -> Lowered:
         return lower(self.traced, source_grad=source_grad)
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def forward(self, source_grad: bool) -> Schedule:
         return schedule(self.lowered(source_grad).forward)
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def backward(self, source_grad: bool, shape: Shape) -> Schedule:
         program = self.lowered(source_grad).backward
         assert program is not None
         return schedule(program, functools.partial(summed_after, shape=shape))
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def stored(self, source_grad: bool, shape: Shape) -> tuple[Tile, ...]:
         """Sides of the products after the loop that no tensor holds already."""
         plan = self.backward(source_grad, shape)
@@ -90,7 +103,7 @@ class Plan:
         held = [t for name, t in plan.program.inputs.items() if name in ("x", "s0")] + [plan.program.outputs["x"]]
         return tuple(dict.fromkeys(side for side in sides if side not in held))
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def keep(self, source_grad: bool) -> frozenset[str]:
         """States and tiles that backward reads, so that forward must keep them for every step."""
         program = self.lowered(source_grad).backward
@@ -99,12 +112,12 @@ class Plan:
             {f"s{n[1:]}" for n in inputs if n[0] in "sn" and n[1:] != "0"} | {n for n in inputs if n[0] == "k"}
         )
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Native:
         keep = self.keep(source_grad) if gradient else frozenset()
         return Native(emit_forward(self.forward(source_grad), shape, output=output, keep=keep))
 
-    @functools.cache  # noqa: B019
+    @_remembered
     def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Native:
         plan = self.backward(source_grad, shape)
         sizes, stored = self.traced.state_sizes, self.stored(source_grad, shape)
@@ -120,15 +133,14 @@ class Native:
         self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("run"))
         self._share = self._library.address("share")
 
-    def __call__(self, blocks: list[dict[str, int]]) -> None:
-        workers = worker_count(len(blocks))
+    def __call__(self, blocks: list[dict[str, int]], workers: int) -> None:
         size = math.ceil((self.kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
         work = _workspace(workers * size)
         packed = []
         for b, block in enumerate(blocks):
             block["work"] = work + b % workers * size
             packed.append(np.array([block[name] for name in self.kernel.arguments], dtype=np.int64))
-        run_blocks(self._run, self._share, packed)
+        run_blocks(self._run, self._share, packed, workers)
 
 
 _local = threading.local()
@@ -143,7 +155,7 @@ def _workspace(size: int) -> int:
 
 # -- plans -----------------------------------------------------------------------------------------------------------
 
-_plans: weakref.WeakKeyDictionary[Cell, dict[Any, Plan | Unsupported]] = weakref.WeakKeyDictionary()
+_plans: weakref.WeakKeyDictionary[Cell, dict[Any, Plan | str]] = weakref.WeakKeyDictionary()
 _plan_lock = threading.RLock()
 
 
@@ -156,15 +168,16 @@ def plan_for(cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool) -> Plan
         if key not in known:
             known[key] = _made(cell, weights, gradient, example.dtype)
         plan = known[key]
-    if isinstance(plan, Unsupported):
-        raise plan
+    if isinstance(plan, str):
+        raise Unsupported(plan)
     return plan
 
 
-def _made(cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.dtype) -> Plan | Unsupported:
+def _made(cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.dtype) -> Plan | str:
+    """The plan, or why there is none: not the exception, whose traceback would keep the cell alive."""
     if dtype not in NAMES:
-        return Unsupported(f"its weights are of {dtype}")
-    reason = None
+        return f"its weights are of {dtype}"
+    reason = ""
     for fold in (True, False) if cell.input_size <= FOLDED else (False,):
         with torch.no_grad():
             features = cell.input_size if fold else cell.drive(torch.zeros(1, cell.input_size, dtype=dtype)).shape[-1]
@@ -173,8 +186,7 @@ def _made(cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.
             plan.lowered(True)
             return plan
         except Unsupported as error:
-            reason = error
-    assert reason is not None
+            reason = str(error)
     return reason
 
 
@@ -231,7 +243,7 @@ def scan_fused(
     read = plan.traced.prologue.run(*weights, *(tensors[name] for name in plan.traced.own))
     if gradient:
         source = xs if plan.fold else cell.drive(xs)
-        call = _Call(plan, lengths, reverse, need_output)
+        call = _Call(plan, lengths, reverse, _shape(plan, xs.shape[1], lengths))
         output, *last = FusedScan.apply(call, source, *state, *read)
         return (output if need_output else None), tuple(last)
     return _without_gradient(cell, plan, xs, state, read, lengths, reverse, need_output)
@@ -252,12 +264,13 @@ def _without_gradient(
     output = buffers.empty((steps, batch, state[0].shape[1]), plan.dtype) if need_output else None
     width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
     stretch = steps if plan.fold else max(1, CHUNK // (batch * width))
+    shape = _shape(plan, batch, lengths)
     for start in range(0, steps, stretch):
         window = slice(steps - start - stretch if reverse else start, steps - start if reverse else start + stretch)
         window = slice(max(0, window.start), min(steps, window.stop))
         source = xs[window] if plan.fold else cell.drive(xs[window])
         here = None if lengths is None else (lengths - window.start).clamp(0, window.stop - window.start)
-        call = _Call(plan, here, reverse, need_output)
+        call = _Call(plan, here, reverse, shape)
         state, _ = call.forward(source, state, weights, None if output is None else output[window], gradient=False)
     return output, state
 
@@ -291,12 +304,14 @@ class FusedScan(torch.autograd.Function):
 
 @dataclasses.dataclass(eq=False)
 class _Call:
-    """One scan: its blocks and its arguments."""
+    """One scan: its blocks and its arguments. ``shape`` is settled here: backward reads what forward laid out, whatever
+    the number of threads has become meanwhile.
+    """
 
     plan: Plan
     lengths: Tensor | None
     reverse: bool
-    need_output: bool
+    shape: Shape
     source_grad: bool = True
 
     def forward(
@@ -305,7 +320,7 @@ class _Call:
         plan, (steps, batch) = self.plan, source.shape[:2]
         source, state = _rows(source), [_rows(entry) for entry in state]
         last = [torch.empty_like(entry) for entry in state]
-        shape = self._shape(batch)
+        shape = self.shape
         schedule_ = plan.forward(self.source_grad)
         kernel = plan.forward_kernel(shape, output is not None, gradient, self.source_grad)
         keep = sorted(plan.keep(self.source_grad)) if gradient else []
@@ -324,14 +339,14 @@ class _Call:
                 a |= _state_argument(f"s{i}_first", first, b, shape) | _state_argument(f"s{i}_last", final, b, shape)
             a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
             arguments.append(a)
-        kernel(arguments)
+        kernel(arguments, worker_count(blocks))
         del held
         return tuple(last), kept
 
     def backward(
         self, source: Tensor, state: Any, weights: Any, output: Tensor, kept: Any, grads: Any
     ) -> tuple[Tensor | None, ...]:
-        plan, (steps, batch), shape = self.plan, source.shape[:2], self._shape(source.shape[1])
+        plan, (steps, batch), shape = self.plan, source.shape[:2], self.shape
         schedule_, lowered = plan.backward(self.source_grad, shape), plan.lowered(self.source_grad)
         assert lowered.derived is not None
         assert lowered.finish is not None
@@ -368,7 +383,7 @@ class _Call:
             a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
             a |= {f"r{i}": t[b % workers].data_ptr() for i, t in sums.items()}  # blocks of one thread share a sum
             arguments.append(a)
-        kernel(arguments)
+        kernel(arguments, workers)
         del held
         time_of = dict(zip(stored, times, strict=True))
         time_of |= {t: source for n, t in schedule_.program.inputs.items() if n == "x"}
@@ -407,13 +422,6 @@ class _Call:
         return result
 
     # -- arguments ---------------------------------------------------------------------------------------------------
-
-    def _shape(self, batch: int) -> Shape:
-        name = NAMES[self.plan.dtype]
-        vector = Shape(name, 8, False).vector
-        share = math.ceil(batch / torch.get_num_threads())
-        lanes = next((vector * n for n in (1, 2, 4) if share <= vector * n), vector * 4)
-        return Shape(name, lanes, masked=self.lengths is not None or batch % lanes != 0)
 
     def _block(self, b: int, shape: Shape, steps: int, batch: int, held: list[Any]) -> dict[str, int]:
         samples = min(shape.lanes, batch - b * shape.lanes)
@@ -491,7 +499,7 @@ class _Call:
         """Σ over steps and samples of left ⊗ right, as one product; an old state is the output of the step before."""
         left, right = outer.left, outer.right
         if self._is_old(left) and self._is_old(right):
-            both = torch.cat([self._old_states(first, output)])
+            both = self._old_states(first, output)
             return _product(both, both)
         if self._is_old(left):
             return self._product_of(Outer(right, left), time_of, first, output).mT
@@ -519,6 +527,15 @@ class _Call:
             entry = (torch.arange(len(old)).unsqueeze(1) == self.lengths - 1).unsqueeze(2)
             old = torch.where(entry, first, old)
         return old
+
+
+def _shape(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
+    """As many lanes as a thread's share of the batch fills."""
+    name = NAMES[plan.dtype]
+    vector = Shape(name, 8, False).vector
+    share = math.ceil(batch / torch.get_num_threads())
+    lanes = next((vector * n for n in (1, 2, 4) if share <= vector * n), vector * 4)
+    return Shape(name, lanes, masked=lengths is not None or batch % lanes != 0)
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:

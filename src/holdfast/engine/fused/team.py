@@ -73,9 +73,8 @@ def add_share(module: ir.Module, kernel: ir.Function) -> None:
     builder.ret_void()
 
 
-def run_blocks(run: Any, share: int, arguments: list[np.ndarray]) -> None:
+def run_blocks(run: Any, share: int, arguments: list[np.ndarray], workers: int) -> None:
     """Run a kernel on every block. ``run``: the kernel as a callable; ``share``: the address of ``share``."""
-    workers = worker_count(len(arguments))
     addresses = [block.ctypes.data for block in arguments]
     team = _openmp() if workers > 1 else None
     if team is not None:

@@ -109,8 +109,6 @@ def _trace_at(
         whole = record(step, [source, *states, *(w.detach() for w in weights)], own)
     except RuntimeError as error:
         raise Unsupported(f"its step cannot be traced ({str(error).splitlines()[0]})") from error
-    if any(node.name.endswith("_") and node.args[0].kind == "input" for node in whole.nodes if node.kind == "call"):
-        raise Unsupported("its step changes its arguments in place")
     prologue, read, forward = _split(whole, 1 + count)
     with torch.no_grad():
         values = prologue.run(*weights, *(own[i] for i in read))
@@ -124,7 +122,10 @@ def _trace_at(
             for i in wanted:
                 primals[i].requires_grad_()
             pairs = zip(forward.run(*primals), tensors[len(inputs) :], strict=True)
-            results, cotangents = zip(*((r, g) for r, g in pairs if r.requires_grad), strict=True)
+            pairs = [(result, cotangent) for result, cotangent in pairs if result.requires_grad]
+            if not pairs:
+                return [None] * len(wanted)
+            results, cotangents = zip(*pairs, strict=True)
             # What torch.autograd.grad calls after checking the cotangents, which imports half a second of SymPy.
             engine, inputs_ = torch.autograd.Variable._execution_engine, tuple(primals[i] for i in wanted)
             return engine.run_backward(
