@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointError",
+    "ConfigError",
     "ConversionError",
     "DTypeError",
+    "DataError",
     "DeviceError",
+    "DivergedError",
     "FusedError",
     "FusedFallbackWarning",
     "HoldfastError",
+    "Interrupted",
+    "MissingExtraError",
     "OutsideSetError",
     "SettingError",
     "ShapeError",
@@ -85,6 +91,64 @@ class StateDictError(HoldfastError, ValueError, RuntimeError):
 
     Example:
         >>> issubclass(StateDictError, RuntimeError)
+        True
+    """
+
+
+class DataError(HoldfastError, ValueError):
+    """A data file is missing, damaged or not what it should be; the message names it and the way to get it.
+
+    Example:
+        >>> issubclass(DataError, ValueError)
+        True
+    """
+
+
+class ConfigError(HoldfastError, ValueError):
+    """A study or settings file has an unknown key or an impossible value.
+
+    Example:
+        >>> issubclass(ConfigError, ValueError)
+        True
+    """
+
+
+class CheckpointError(HoldfastError, ValueError):
+    """A checkpoint or model file is damaged, of another kind, or cannot be written.
+
+    Example:
+        >>> issubclass(CheckpointError, ValueError)
+        True
+    """
+
+
+class DivergedError(HoldfastError, RuntimeError):
+    """A loss or a gradient is no longer finite; the message names the update, the parameter and the last checkpoint.
+
+    Example:
+        >>> issubclass(DivergedError, RuntimeError)
+        True
+    """
+
+
+class Interrupted(HoldfastError):
+    """A run was asked to stop, and saved itself; the message says how to go on.
+
+    Example:
+        >>> Interrupted("Stopped by SIGINT after update 7 of 10.", signal=2).signal
+        2
+    """
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
+
+
+class MissingExtraError(HoldfastError, ImportError):
+    """A library that only some of Holdfast needs is not installed; the message says how to install it.
+
+    Example:
+        >>> issubclass(MissingExtraError, ImportError)
         True
     """
 

@@ -9,17 +9,14 @@ hash is compiled anew and replaced. A folder that cannot be read or written cost
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
-import os
-import sys
-import tempfile
 import threading
 from pathlib import Path
 
 from holdfast.engine.fused.native import NativeLibrary, host, object_code
+from holdfast.files import cache_folder, write_atomically
 
 __all__ = ["folder", "library"]
 
@@ -30,15 +27,7 @@ _lock = threading.Lock()
 
 def folder() -> Path:
     """Where compiled code is kept."""
-    if "HOLDFAST_CACHE" in os.environ:
-        return Path(os.environ["HOLDFAST_CACHE"]) / "fused"
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "holdfast" / "fused"
+    return cache_folder("fused")
 
 
 def library(text: str) -> NativeLibrary:
@@ -69,16 +58,8 @@ def _read(key: str) -> bytes | None:
 
 
 def _write(key: str, code: bytes) -> None:
-    temporary = None
     try:
-        target = folder()
-        target.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target, suffix=".part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(code).digest() + code)
-        os.replace(temporary, target / f"{key}.bin")
+        folder().mkdir(parents=True, exist_ok=True)
+        write_atomically(folder() / f"{key}.bin", hashlib.sha256(code).digest() + code)
     except (OSError, RuntimeError) as error:
         _log.info("compiled code could not be kept: %s", error)
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)

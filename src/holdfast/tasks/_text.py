@@ -1,0 +1,149 @@
+"""What the tasks made of text have in common: reading files, cutting words, and the three protocols.
+
+    stream    the text in as many rows as the batch has, side by side: a state can be carried on     (1) S4
+    windows   windows of the text, shuffled, each from a fresh state                                 (2) S3
+    samples   a fixed random choice of disjoint windows, so many a split, each from a fresh state    (3) S1
+
+The target at every step is the next token.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import DataError, SettingError
+from holdfast.tasks._base import Arrays, Sequences, Spec, Stream, Task
+from holdfast.tasks.fetch import Source, read_bytes
+from holdfast.tasks.glove import read_glove
+from holdfast.tasks.vocabulary import END, Vocabulary
+
+__all__ = ["Protocol", "contents", "decoded", "first", "language_task", "word_rows", "words"]
+
+Protocol = Literal["stream", "windows", "samples"]
+
+_PROTOCOLS = ("stream", "windows", "samples")
+_S1_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
+# ASCII alone: str.split would also cut at the no-break spaces that stand inside tokens
+_WORD = re.compile(r"[^ \t\n\r\f\v]+")
+
+
+def contents(source: Source, folder: str | Path | None) -> tuple[bytes, str]:
+    """A file's bytes, and its name for messages: the official file, checked, or the one of its name in ``folder``."""
+    if folder is None:
+        return read_bytes(source), source.path
+    name = Path(source.path).name
+    for path in (Path(folder, name), Path(folder, f"{name}.gz")):
+        if path.is_file():
+            try:
+                data = path.read_bytes()
+                return (gzip.decompress(data) if path.suffix == ".gz" else data), str(path)
+            except (OSError, EOFError, zlib.error) as error:
+                raise DataError(f"{path} cannot be read: {error}.") from error
+    raise DataError(f"{folder} holds neither {name} nor {name}.gz; put one there, or leave folder out.")
+
+
+def decoded(data: bytes, name: str) -> str:
+    """UTF-8 as text."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{name}, line {line}: expected text in UTF-8, got the byte 0x{data[error.start]:02x}."
+        ) from error
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, with ``<eos>`` at the end of every line."""
+    if text and not text.endswith("\n"):
+        text += "\n"
+    return _WORD.findall(text.replace("\n", f" {END} "))
+
+
+def word_rows(
+    sources: Mapping[str, Source], folder: str | Path | None, size: int | None, limit: int | None
+) -> tuple[dict[str, Tensor], Vocabulary]:
+    """A row of indices a split, at most ``limit`` of them, and the vocabulary of the whole training split."""
+    texts = {split: words(decoded(*contents(source, folder))) for split, source in sources.items()}
+    vocabulary = Vocabulary.of(texts["train"], size=size)
+    return {split: vocabulary.encode(text[first(limit)]) for split, text in texts.items()}, vocabulary
+
+
+def first(limit: int | None) -> slice:
+    """The first ``limit`` tokens, or all."""
+    if limit is not None and limit < 2:
+        raise SettingError(f"limit is at least 2 tokens, one to read and one to predict; got {limit}.")
+    return slice(limit)
+
+
+def language_task(
+    rows: Mapping[str, Tensor],
+    vocabulary: Vocabulary,
+    *,
+    window: int,
+    protocol: str,
+    metric: Literal["perplexity", "bits"],
+    sizes: Mapping[str, int | None],
+    vectors: str | Path | None = None,
+    dim: int | None = None,
+    one_text: bool = False,
+) -> Task:
+    """Next-token prediction by one of the protocols (1) to (3).
+
+    Args:
+        rows: indices by the name of the split.
+        sizes: how many samples each split has, for (3); None for as many as S1 takes.
+        vectors, dim: a GloVe file, and the length of its vectors.
+        one_text: the splits are parts of one text, in order, from all of which (3) draws.
+    """
+    if protocol not in _PROTOCOLS:
+        raise SettingError(f"The protocols are {', '.join(_PROTOCOLS)}; got {protocol!r}.")
+    if protocol != "samples" and (given := [split for split, size in sizes.items() if size is not None]):
+        raise SettingError(f'{", ".join(given)} count samples, so they need protocol="samples"; got {protocol!r}.')
+    if protocol == "stream" or protocol == "windows":
+        task: Task = Stream(rows, len(vocabulary), window=window, metric=metric, protocol=protocol)
+    else:
+        counts = {split: _S1_SIZES[split] if (size := sizes[split]) is None else size for split in rows}
+        spec = Spec(len(vocabulary), len(vocabulary), "cross_entropy", metric, tokens=True, every_step=True)
+        task = Arrays(spec, _samples(rows, counts, window, one_text))
+    task.vocabulary = vocabulary
+    if vectors is not None:
+        task.vectors = read_glove(vectors, vocabulary, dim=dim).vectors
+    return task
+
+
+def _samples(
+    rows: Mapping[str, Tensor], counts: Mapping[str, int], window: int, one_text: bool
+) -> dict[str, Sequences]:
+    """(3). Train is drawn last, so that fewer training samples leave the other splits as they are."""
+    if window < 1:
+        raise SettingError(f"Samples have a window of at least 1 step, got {window}.")
+    order = ("validation", "test", "train")
+    if one_text:
+        return _drawn(torch.cat([rows[split] for split in rows]), {split: counts[split] for split in order}, window)
+    return {split: _drawn(rows[split], {split: counts[split]}, window)[split] for split in rows}
+
+
+def _drawn(row: Tensor, counts: Mapping[str, int], window: int) -> dict[str, Sequences]:
+    pieces = row[: len(row) // (window + 1) * (window + 1)].view(-1, window + 1)  # window inputs, and the last target
+    if min(counts.values()) < 1 or sum(counts.values()) > len(pieces):
+        wanted = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
+        raise SettingError(
+            f"{len(row):,} tokens hold {len(pieces):,} disjoint samples of {window} steps and a target; "
+            f"asked for {wanted}."
+        )
+    # the same samples in every run: only weights and the order of training differ between seeds
+    chosen = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))
+    drawn, begin = {}, 0
+    for split, count in counts.items():
+        tokens = pieces[chosen[begin : begin + count]].long()  # (count, window + 1)
+        drawn[split], begin = Sequences(tokens[:, :-1], tokens[:, 1:]), begin + count
+    return {split: drawn[split] for split in sorted(drawn, key=("train", "validation", "test").index)}

@@ -1,0 +1,395 @@
+"""Your own sequences, from a file: what is asked is done, what is not asked is worked out and said.
+
+    .npz                x (sequences, time, features) or (sequences, time); lengths and y where there are some   (1)
+    .csv, .parquet      a row a step with a column that names the sequence, or                                   (2)
+                        a row a sequence, its columns the steps (a target, no such column and no time), or       (3)
+                        one long sequence (neither)                                                              (4)
+
+With a target: its class or its numbers, one answer a sequence. Without: the next step of every feature. Splits are
+drawn by sequence, classes alike in each; a single sequence is cut by time. Inputs are standardised on the training
+split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Container
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from holdfast.errors import DataError, SettingError
+from holdfast.tasks._base import Arrays, Sequences, Spec
+from holdfast.tasks.columns import Columns, Data, Flat, Layout, array_name, labels_of, read_data
+from holdfast.tasks.preparation import KINDS, Kind, Preparation
+from holdfast.tasks.tables import Table
+
+__all__ = ["OwnData", "OwnTask"]
+
+SEQUENCE_NAMES = ("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id")
+TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
+TARGET_NAMES = ("target", "label", "class")  # not "y": in a table it is as often a coordinate
+WINDOW = 100  # steps of a piece, where one long sequence has to be cut into several
+MOST_CLASSES = 20  # whole numbers with more different values than this are taken for amounts
+
+
+class OwnTask(Arrays):
+    """Sequences from a user's file, with what was worked out about it.
+
+    Args:
+        spec, splits: as in ``Arrays``.
+        preparation: to do the same with another file.
+        choices: what was chosen, a sentence each.
+        sha256: of the file, so that a run that is resumed can tell whether it is still the same.
+    """
+
+    def __init__(
+        self, spec: Spec, splits: dict[str, Sequences], preparation: Preparation, choices: list[str], sha256: str
+    ):
+        super().__init__(spec, splits)
+        self.preparation, self.choices, self.sha256 = preparation, choices, sha256
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnData:
+    """Sequences of a .npz, .csv or .parquet file.
+
+    Args:
+        path: the file.
+        target: column or columns of the answer, or the name of the array; None: "target", "label" or "class" (or the
+            array "y") if there is one, else the next step is predicted.
+        sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one.
+        time: column that orders the steps of a sequence; None: "time", "step" and the like, else the file's order.
+        features: columns of the inputs; None: all other columns of numbers.
+        kind: "classification", "regression", "next-step", or "auto": text, truth values and at most 20 different whole
+            numbers are classes.
+        layout: "long" (2), "rows" (3), "series" (4) or "auto".
+        validation, test: parts of the sequences kept apart; 0 for no such split.
+        seed: of the draw of the splits.
+        window: next-step prediction reads pieces of so many steps; None: whole sequences, and 100 steps of a series.
+        standardise: inputs and numbers to predict get mean 0 and deviation 1 on the training split.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "mine.csv")
+        >>> rows = [f"{name},{name * step},{'up' if name % 2 else 'down'}" for name in range(20) for step in range(5)]
+        >>> _ = path.write_text(chr(10).join(["id,x,label", *rows]))
+        >>> task = OwnData(path, target="label").load()
+        >>> task.spec.classes, task.train_batch(0, 4, seed=0).inputs.shape
+        (('down', 'up'), torch.Size([5, 4, 1]))
+        >>> print(task.choices[1])
+        Sequences: 20, named by 'id', 5 steps each, in the order of the file.
+    """
+
+    path: str | Path
+    target: str | tuple[str, ...] | None = None
+    sequence: str | None = None
+    time: str | None = None
+    features: tuple[str, ...] | None = None
+    kind: Kind | Literal["auto"] = "auto"
+    layout: Literal["auto", "long", "rows", "series"] = "auto"
+    validation: float = 0.15
+    test: float = 0.15
+    seed: int = 0
+    window: int | None = None
+    standardise: bool = True
+
+    def load(self) -> OwnTask:
+        self._check()
+        path = Path(self.path)
+        data = read_data(path)
+        if isinstance(data, Table):
+            columns, inputs = self._table_columns(data)
+        else:
+            columns, inputs = self._array_columns(data, path)
+        flat = columns.gather(data, path)
+        if len(flat) == 1 and columns.target:
+            raise DataError(f"{path} has one sequence; to learn an answer a sequence there must be several.")
+        choices = [_contents(path, data), _sequences_sentence(columns, flat), inputs]
+        kind, classes, sentence = self._kind(columns, flat, path)
+        parts = self._split(flat, kind, path)
+        preparation = self._preparation(kind, columns, classes, parts["train"], choices, path)
+        choices.append(sentence)
+        window = self.window or (WINDOW if len(flat) == 1 and kind == "next-step" else None)
+        splits = {split: preparation.of(part, path, window) for split, part in parts.items()}
+        pieces = f"pieces of {window} steps" if kind == "next-step" and window else "sequences"
+        how = "cut by time" if len(flat) == 1 else f"drawn by sequence with seed {self.seed}"
+        choices.append(
+            f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}."
+        )
+        spec = _spec(preparation, splits)
+        choices.append(_scale_sentence(preparation, splits, spec))
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return OwnTask(spec, splits, preparation, choices, sha256)
+
+    def _check(self) -> None:
+        if self.kind not in ("auto", *KINDS):
+            raise SettingError(f"OwnData knows the kinds auto, {', '.join(KINDS)}; got {self.kind!r}.")
+        if self.layout not in ("auto", "long", "rows", "series"):
+            raise SettingError(f"OwnData knows the layouts auto, long, rows and series; got {self.layout!r}.")
+        if self.validation < 0 or self.test < 0 or not self.validation + self.test < 1:
+            raise SettingError(
+                "OwnData expects validation >= 0, test >= 0 and validation + test < 1, parts of the sequences; "
+                f"got {self.validation} and {self.test}."
+            )
+        if self.window is not None and self.window < 1:
+            raise SettingError(f"OwnData expects a window of at least 1 step, got {self.window}.")
+        if self.seed < 0:
+            raise SettingError(f"OwnData expects a seed of at least 0, got {self.seed}.")
+        if self.kind == "next-step" and self.target is not None:
+            raise SettingError("Next-step prediction answers with the features themselves; leave the target out.")
+
+    def _targets(self) -> tuple[str, ...]:
+        return () if self.target is None else (self.target,) if isinstance(self.target, str) else tuple(self.target)
+
+    def _array_columns(self, arrays: dict[str, np.ndarray], path: Path) -> tuple[Columns, str]:
+        for option in ("sequence", "time", "features"):
+            if getattr(self, option) is not None:
+                raise SettingError(f"{path} has arrays, not columns: {option} is for .csv and .parquet files.")
+        if self.layout != "auto":
+            raise SettingError(f"{path} has arrays, not columns: layout is for .csv and .parquet files.")
+        targets = self._targets()
+        if len(targets) > 1:
+            raise SettingError(f"{path}: name one array as the target; it may have several columns. Got {targets}.")
+        if targets or self.kind not in ("auto", "next-step"):
+            targets = (array_name(arrays, path, "y", targets[0] if targets else None),)
+        elif self.kind == "auto":
+            try:
+                targets = (array_name(arrays, path, "y"),)
+            except DataError:  # no answers: the next step it is
+                targets = ()
+        name = array_name(arrays, path, "x")
+        features = arrays[name].shape[2] if arrays[name].ndim == 3 else 1
+        inputs = f"Inputs: {name!r}, {features} feature{'s' if features > 1 else ''}."
+        return Columns("arrays", tuple(map(str, range(features))), target=targets), inputs
+
+    def _table_columns(self, table: Table) -> tuple[Columns, str]:
+        targets = self._targets()
+        for name in (*targets, self.sequence, self.time, *(self.features or ())):
+            if name is not None:
+                table[name]  # or an error that lists the columns
+        taken: set[str | None] = {*targets, *(self.features or ()), self.sequence, self.time}
+        if not targets and self.kind != "next-step" and (found := _named(table, TARGET_NAMES, taken)):
+            targets = (found,)
+        if not targets and self.kind in ("classification", "regression"):
+            raise DataError(f"{table.path}: name the target for {self.kind}; columns: {', '.join(table.columns)}.")
+        sequence = self.sequence or _named(table, SEQUENCE_NAMES, taken | {*targets})
+        time = self.time or _named(table, TIME_NAMES, taken | {*targets})
+        layout = self._layout(table, bool(targets), sequence, time)
+        if layout == "rows":
+            time = None
+        roles: set[str | None] = {*targets, sequence, time}
+        if self.features and (clash := [name for name in self.features if name in roles]):
+            raise DataError(f"{table.path}: {clash[0]!r} cannot be a feature and something else as well.")
+        numbers = [name for name in table.columns if name not in roles and table[name].dtype.kind in "biuf"]
+        features = self.features or tuple(numbers)
+        if not features:
+            known = ", ".join(table.columns)
+            raise DataError(f"{table.path} has no column of numbers left for the inputs; columns: {known}.")
+        left = [name for name in (*table.columns, *table.unusable) if name not in features and name not in roles]
+        inputs = f"Inputs: {_listed(features)}{f'; not used: {_listed(left)}' if left else ''}."
+        return Columns(layout, features, None if layout == "series" else sequence, time, targets), inputs
+
+    def _layout(self, table: Table, target: bool, sequence: str | None, time: str | None) -> Layout:
+        layout, known = self.layout, ", ".join(table.columns)
+        if layout == "auto":
+            repeated = sequence is not None and len(np.unique(table[sequence].astype(str))) < table.rows
+            layout = "long" if self.sequence or repeated else "rows" if target and time is None else "series"
+        if layout == "long" and sequence is None:
+            raise DataError(f"{table.path}: name the column that says of which sequence a row is; columns: {known}.")
+        if layout == "series" and target:
+            raise DataError(
+                f"{table.path} is one sequence in time, and a target is one answer a sequence. Name the column that "
+                "says of which sequence a row is (sequence), or take layout='rows' if every row is a sequence of its "
+                f"own, or kind='next-step' to predict the next row. Columns: {known}."
+            )
+        if layout == "rows" and not target:
+            raise DataError(f"{table.path}: with every row a sequence, name the target; columns: {known}.")
+        if layout == "rows" and self.time is not None:
+            raise DataError(f"{table.path}: with every row a sequence there is no time column; got {self.time!r}.")
+        return layout
+
+    def _kind(self, columns: Columns, flat: Flat, path: Path) -> tuple[Kind, tuple[str, ...], str]:
+        """The kind of task, the classes if it has some, and a sentence that says so."""
+        if not columns.target:
+            return "next-step", (), "Target: the next step of every input (next-step prediction)."
+        names, first = _listed(columns.target), flat.targets[0]
+        numeric = all(y.dtype.kind in "iuf" for y in flat.targets)
+        if self.kind == "regression" or (self.kind == "auto" and (len(flat.targets) > 1 or not _discrete(first, flat))):
+            if any(y.dtype.kind not in "biuf" for y in flat.targets):
+                raise DataError(f"{path}: the target {names} holds text; regression needs numbers.")
+            hint = (
+                "" if self.kind == "regression" or len(flat.targets) > 1 else "; kind='classification' if it is a class"
+            )
+            return "regression", (), f"Target: {names}, numbers (regression){hint}."
+        if len(flat.targets) > 1:
+            raise DataError(f"{path}: classification has one target, got {len(flat.targets)}: {names}.")
+        values, counts = np.unique(np.array(labels_of(first)), return_counts=True)
+        order = sorted(range(len(values)), key=lambda index: (float(values[index]) if numeric else 0.0, values[index]))
+        classes = tuple(str(values[index]) for index in order)
+        if len(values) < 2:
+            raise DataError(f"{path}: the target {names} is {values[0]!s} everywhere; classification needs 2 classes.")
+        if len(values) > max(2, len(flat) // 2):
+            raise DataError(
+                f"{path}: the target {names} has {len(values):,} classes in {len(flat):,} sequences, too few of each; "
+                "take kind='regression', or another column."
+            )
+        shares = ", ".join(f"{values[index]} ({counts[index]:,})" for index in order[:12])
+        more = f" and {len(classes) - 12} more" if len(classes) > 12 else ""
+        hint = "; kind='regression' if it is an amount" if numeric and self.kind == "auto" else ""
+        sentence = f"Target: {names}, {len(classes)} classes: {shares}{more} (classification){hint}."
+        return "classification", classes, sentence
+
+    def _split(self, flat: Flat, kind: Kind, path: Path) -> dict[str, Flat]:
+        unit = flat.steps.shape[0] if (single := len(flat) == 1) else len(flat)
+        what, least = ("steps", 2) if single else ("sequences", 1)
+        sizes = {
+            split: max(least, round(part * unit)) if part else 0
+            for split, part in (("validation", self.validation), ("test", self.test))
+        }
+        kept = unit - sum(sizes.values())
+        if kept < least or (kind == "classification" and kept < 2):
+            raise DataError(
+                f"{path} has {unit} {what}: not enough for a validation split of {sizes['validation']}, a test split "
+                f"of {sizes['test']} and training; add data, or set validation or test to 0."
+            )
+        ends = {
+            "train": (0, kept),
+            "validation": (kept, kept + sizes["validation"]),
+            "test": (unit - sizes["test"], unit),
+        }
+        ends = {split: (begin, end) for split, (begin, end) in ends.items() if end > begin}
+        if single:  # by time: what comes later is not known yet
+            return {split: flat.cut(begin, end) for split, (begin, end) in ends.items()}
+        order = self._order(flat, kind)
+        return {split: flat.take(np.sort(order[begin:end])) for split, (begin, end) in ends.items()}
+
+    def _order(self, flat: Flat, kind: Kind) -> np.ndarray:
+        """A random order in which every stretch has its share of each class."""
+        random = np.random.default_rng(self.seed)
+        shuffled = random.permutation(len(flat))
+        if kind != "classification":
+            return shuffled
+        group = np.unique(np.array(labels_of(flat.targets[0]))[shuffled], return_inverse=True)[1]
+        counts, seen = np.bincount(group), np.zeros(group.max() + 1)
+        # the i-th of the n members of a class stands at i / n, so a class with one member stands at 0 and is trained on
+        place = np.empty(len(flat))
+        for index, which in enumerate(group):
+            place[index] = seen[which] / counts[which]
+            seen[which] += 1
+        return shuffled[np.argsort(place, kind="stable")]
+
+    def _preparation(
+        self, kind: Kind, columns: Columns, classes: tuple[str, ...], train: Flat, choices: list[str], path: Path
+    ) -> Preparation:
+        mean, std, constant = self._moments(train.steps, path)
+        if constant.any() and self.standardise:
+            names = ("all steps",) if columns.layout == "rows" else columns.features
+            same = [names[index] for index in np.flatnonzero(constant)]
+            choices.append(f"Constant in the training split: {_listed(same)}; it tells a model nothing.")
+        target_mean = target_std = np.array([])
+        if kind == "regression":
+            values = np.stack([y.astype(np.float64) for y in train.targets], axis=1)
+            target_mean, target_std, constant = self._moments(values, path)
+            if constant.any():
+                raise DataError(f"{path}: the target is {values[0][constant.argmax()]} in all of the training split.")
+        mean, std, target_mean, target_std = (tuple(row.tolist()) for row in (mean, std, target_mean, target_std))
+        return Preparation(kind, columns, mean, std, classes, target_mean, target_std)
+
+    def _moments(self, values: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Mean and deviation of each column, and which columns are constant; those keep a deviation of 1."""
+        constant = values.min(axis=0) == values.max(axis=0)
+        if not self.standardise:
+            return np.zeros(values.shape[1]), np.ones(values.shape[1]), constant
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            mean, std = values.mean(axis=0), values.std(axis=0)
+        std = np.where(constant | (std == 0), 1.0, std)
+        if not np.isfinite(mean).all() or not np.isfinite(std).all():
+            raise DataError(
+                f"{path}: some numbers are too large for their mean and deviation to be computed; rescale them."
+            )
+        return mean, std, constant
+
+
+def _sequences_sentence(columns: Columns, flat: Flat) -> str:
+    low, high = int(flat.lengths.min()), int(flat.lengths.max())
+    steps = f"{low:,} steps each" if low == high else f"{low:,} to {high:,} steps"
+    order = f"in the order of {columns.time!r}" if columns.time else "in the order of the file"
+    match columns.layout:
+        case "rows":
+            return f"Sequences: {len(flat):,}; every row is one, and its {high:,} inputs are the steps."
+        case "series":
+            return f"Sequences: all rows are one, {high:,} steps, {order}."
+        case "arrays":
+            return f"Sequences: {len(flat):,}, {steps}."
+        case "long":
+            return f"Sequences: {len(flat):,}, named by {columns.sequence!r}, {steps}, {order}."
+
+
+def _spec(preparation: Preparation, splits: dict[str, Sequences]) -> Spec:
+    scored = splits.get("test") or splits.get("validation") or splits["train"]
+    inputs, targets = scored.inputs.shape[-1], scored.targets
+    if preparation.kind == "classification":
+        baseline = float(targets.bincount().max()) / len(targets)
+        classes = preparation.classes
+        return Spec(inputs, len(classes), "cross_entropy", "accuracy", classes=classes, baseline=baseline)
+    values = _counted(scored, targets) if preparation.kind == "next-step" else targets
+    baseline = float(values.double().var(dim=0, correction=0).mean())
+    outputs = targets.shape[-1]
+    return Spec(inputs, outputs, "mse", "mse", every_step=preparation.kind == "next-step", baseline=baseline)
+
+
+def _scale_sentence(preparation: Preparation, splits: dict[str, Sequences], spec: Spec) -> str:
+    """What a score means: in which units, and what a simple answer gets."""
+    if preparation.kind == "classification":
+        return f"Score: accuracy; always the most frequent class has {spec.baseline:.3f}."
+    scored = splits.get("test") or splits.get("validation") or splits["train"]
+    if preparation.kind == "next-step":
+        repeat = float((_counted(scored, scored.targets) - _counted(scored, scored.inputs)).square().mean())
+        return (
+            f"Score: mean squared error in units of each input's deviation; the mean has {spec.baseline:.3g}, "
+            f"repeating the last step {repeat:.3g}."
+        )
+    deviations = ", ".join(f"{std:.4g}" for std in preparation.target_std)
+    return (
+        f"Score: mean squared error in units of the target's deviation ({deviations}); answering the mean has "
+        f"{spec.baseline:.3g}. Predictions are in the target's own units."
+    )
+
+
+def _counted(data: Sequences, values: Tensor) -> Tensor:
+    """(all true steps, features)."""
+    if data.lengths is None:
+        return values.flatten(0, 1)
+    steps = values.shape[1]
+    return values[data.lengths.new_tensor(range(steps)) < data.lengths[:, None]]
+
+
+def _contents(path: Path, data: Data) -> str:
+    if isinstance(data, Table):
+        return f"{path.name}: {data.rows:,} rows, columns {', '.join(data.columns)}."
+    return f"{path.name}: arrays {', '.join(f'{name} {array.shape}' for name, array in data.items())}."
+
+
+def _named(table: Table, names: tuple[str, ...], taken: Container[str | None]) -> str | None:
+    """The column that goes by one of the names, in any case of letters."""
+    there = {name.lower(): name for name in reversed(table.columns) if name not in taken}
+    return next((there[name] for name in names if name in there), None)
+
+
+def _discrete(values: np.ndarray, flat: Flat) -> bool:
+    """Whether answers look like classes: text, truth values, or few different whole numbers."""
+    if values.dtype.kind not in "iuf":
+        return True
+    different = np.unique(values)
+    whole = values.dtype.kind != "f" or (different == np.round(different)).all()
+    return bool(whole) and len(different) <= min(MOST_CLASSES, max(2, len(flat) // 2))
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:12])
+    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12:,} more"

@@ -1,0 +1,209 @@
+"""From a file to what a model takes in, the same way for the data it was trained on and for data that comes later.
+
+    x ← (x - mean_c) / std_c    (1) a feature c at a time; mean and std are those of the training split
+    y ← (y - mean) / std        (2) numbers to predict; answers go back by y · std + mean
+
+A ``Preparation`` is what a model file has to remember of its data: columns, classes, means and deviations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import DataError
+from holdfast.tasks._base import Sequences
+from holdfast.tasks.columns import Columns, Flat, labels_of, read_data
+
+__all__ = ["Kind", "Preparation", "Prepared"]
+
+Kind = Literal["classification", "regression", "next-step"]
+KINDS = "classification", "regression", "next-step"
+LAYOUTS = "long", "rows", "series", "arrays"
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """Sequences ready for a model, and their names.
+
+    Args:
+        ids: a name for each.
+        inputs: (n, time, features), standardised (1), zeros behind the end of shorter sequences.
+        lengths: (n,), or None if all are equally long.
+
+    Example:
+        >>> len(Prepared(("a", "b"), torch.zeros(2, 5, 1), None))
+        2
+    """
+
+    ids: tuple[str, ...]
+    inputs: Tensor
+    lengths: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """What was worked out from a training file, to be done again with the next one.
+
+    Args:
+        kind: "classification", "regression" or "next-step".
+        columns: where the sequences are.
+        mean, std: of the features (1).
+        classes: their names, in the order of the model's outputs.
+        target_mean, target_std: of the numbers to predict (2).
+
+    Example:
+        >>> columns = Columns("long", ("x",), sequence="id", target=("y",))
+        >>> preparation = Preparation("regression", columns, (1.0,), (2.0,), (), (10.0,), (4.0,))
+        >>> Preparation.from_json(preparation.to_json()) == preparation
+        True
+        >>> preparation.answers(torch.tensor([[0.5]]))
+        array([[12.]])
+    """
+
+    kind: Kind
+    columns: Columns
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+    target_mean: tuple[float, ...] = ()
+    target_std: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        features = 1 if self.columns.layout == "rows" else len(self.columns.features)
+        targets = len(self.target_mean)
+        if self.kind not in KINDS or self.columns.layout not in LAYOUTS:
+            raise DataError(f"A preparation is of a kind ({', '.join(KINDS)}) and a layout ({', '.join(LAYOUTS)}).")
+        if not self.columns.features or not features == len(self.mean) == len(self.std):
+            raise DataError(f"A preparation of {features} features needs as many means and deviations.")
+        if not all(map(math.isfinite, (*self.mean, *self.std, *self.target_mean, *self.target_std))):
+            raise DataError("A preparation's means and deviations are finite numbers.")
+        if targets != len(self.target_std) or min((*self.std, *self.target_std)) <= 0:
+            raise DataError("A preparation's deviations are positive, one for each mean.")
+        if (self.kind == "classification") != bool(self.classes) or (self.kind == "regression") != bool(targets):
+            raise DataError(
+                f"A preparation for {self.kind} has {len(self.classes)} classes and {targets} target means."
+            )
+        if (self.kind == "next-step") == bool(self.columns.target):
+            raise DataError(f"A preparation for {self.kind} has the target {self.columns.target}.")
+
+    def to_json(self) -> str:
+        """As text, for ``from_json``."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+
+    @staticmethod
+    def from_json(text: str) -> Preparation:
+        """The preparation that ``to_json`` wrote; anything else is a DataError."""
+        try:
+            fields = dict(json.loads(text))
+            columns = dict(fields.pop("columns"))
+            for table in (fields, columns):
+                for name, value in table.items():
+                    table[name] = _plain(name, value)
+            return Preparation(columns=Columns(**columns), **fields)
+        except DataError:
+            raise
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"This is not a preparation that Holdfast wrote ({reason}).") from error
+
+    def apply(self, path: str | Path) -> Prepared:
+        """The sequences of a new file, prepared as those of the training file were; it needs no target."""
+        path = Path(path)
+        flat = dataclasses.replace(self.columns, target=()).gather(read_data(path), path)
+        return Prepared(flat.ids, self._padded(flat, flat.begins, flat.lengths, path), _lengths(flat.lengths))
+
+    def sequences(self, path: str | Path) -> Sequences:
+        """The sequences of a new file with their targets, to score a model on."""
+        path = Path(path)
+        return self.of(self.columns.gather(read_data(path), path), path)
+
+    def of(self, flat: Flat, path: Path, window: int | None = None) -> Sequences:
+        """Gathered sequences as a model takes them in; for next-step prediction in pieces of ``window`` steps."""
+        if self.kind != "next-step":
+            inputs = self._padded(flat, flat.begins, flat.lengths, path)
+            return Sequences(inputs, self._targets(flat, path), _lengths(flat.lengths))
+        if (short := flat.lengths < 2).any():
+            raise DataError(f"{path}: the sequence {flat.ids[short.argmax()]!r} has 1 step and so no next step.")
+        begins, counts = _windows(flat, window)
+        inputs, targets = (self._padded(flat, begins + later, counts, path) for later in (0, 1))
+        return Sequences(inputs, targets, _lengths(counts))
+
+    def answers(self, outputs: Tensor) -> list[str] | np.ndarray:
+        """What a model's outputs say, in the data's own words: names of classes, or numbers in original units."""
+        values = outputs.detach().double().cpu()
+        if self.kind == "classification":
+            return [self.classes[index] for index in values.argmax(dim=-1).flatten().tolist()]
+        mean, std = (self.mean, self.std) if self.kind == "next-step" else (self.target_mean, self.target_std)
+        return values.numpy() * np.array(std) + np.array(mean)  # (2)
+
+    def _targets(self, flat: Flat, path: Path) -> Tensor:
+        if self.kind == "classification":
+            index, values = {name: index for index, name in enumerate(self.classes)}, labels_of(flat.targets[0])
+            if unknown := sorted(set(values) - set(index)):
+                raise DataError(f"{path}: unknown class {unknown[0]!r}; known: {', '.join(self.classes)}.")
+            return torch.tensor([index[value] for value in values])
+        if any(y.dtype.kind not in "biuf" for y in flat.targets) or len(flat.targets) != len(self.target_mean):
+            raise DataError(
+                f"{path}: expected {len(self.target_mean)} columns of numbers as the target {self.columns.target}."
+            )
+        values = np.stack([y.astype(np.float64) for y in flat.targets], axis=1)
+        return _finite((values - np.array(self.target_mean)) / np.array(self.target_std), path)  # (2)
+
+    def _padded(self, flat: Flat, begins: np.ndarray, counts: np.ndarray, path: Path) -> Tensor:
+        """(n, time, features): ``counts`` standardised steps from ``begins`` on, then zeros."""
+        longest, features = int(counts.max()), flat.steps.shape[1]
+        if (total := 8 * len(counts) * longest * features) > max(2**30, 64 * flat.steps.nbytes):
+            raise DataError(
+                f"{path}: padding {len(counts):,} sequences to the longest, {longest:,} steps, takes "
+                f"{total / 2**30:.0f} GiB; cut the long ones into pieces."
+            )
+        inside = np.arange(longest) < counts[:, None]
+        padded = np.zeros((len(counts), longest, features))
+        with np.errstate(over="ignore"):  # caught by _finite
+            standard = (flat.steps - np.array(self.mean)) / np.array(self.std)  # (1)
+        padded[inside] = standard[(begins[:, None] + np.arange(longest))[inside]]
+        return _finite(padded, path)
+
+
+def _windows(flat: Flat, window: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and number of input steps of every piece. The step after each is its target, so the last is no input."""
+    if window is None:
+        return flat.begins, flat.lengths - 1
+    pieces = -(-(flat.lengths - 1) // window)
+    inside = (np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * window
+    return np.repeat(flat.begins, pieces) + inside, np.minimum(window, np.repeat(flat.lengths - 1, pieces) - inside)
+
+
+def _lengths(counts: np.ndarray) -> Tensor | None:
+    return None if (counts == counts[0]).all() else torch.from_numpy(counts.astype(np.int64))
+
+
+def _finite(values: np.ndarray, path: Path) -> Tensor:
+    tensor = torch.from_numpy(values).to(torch.get_default_dtype())
+    if not torch.isfinite(tensor).all():
+        raise DataError(f"{path}: some numbers are too large for {tensor.dtype}; rescale the column.")
+    return tensor
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A field from JSON: text or nothing for the single ones, a list of only texts or only numbers for the others."""
+    if name in ("kind", "layout", "sequence", "time"):
+        if value is None or isinstance(value, str):
+            return value
+    elif isinstance(value, list):
+        if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        if all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
+            return tuple(map(float, value))
+    raise TypeError(f"{name} cannot be {value!r}")
