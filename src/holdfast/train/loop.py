@@ -1,0 +1,558 @@
+"""The training loop, whole.
+
+    g = ∇ Σ ℓ / n,   w ← optimiser(w, clip(g)),   n over the whole batch of all processes        (1)
+
+A run is a function of its settings: batch u is drawn from (seed, u), so what a checkpoint must hold is the weights, the
+optimiser, the generators, a carried state and a few counters. Killed at any moment, a run goes on from its last
+checkpoint, makes the same updates again and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import CheckpointError, DivergedError, Interrupted, MissingExtraError, SettingError
+from holdfast.files import write_atomically
+from holdfast.train import checkpoint
+from holdfast.train.log import Board, Clock, Log
+from holdfast.train.metrics import Answerable, Scores, better, loss_sum, target_count
+from holdfast.train.optimisers import build_optimiser
+from holdfast.train.progress import Progress, make_progress
+from holdfast.train.settings import Training
+from holdfast.types import State
+
+__all__ = ["Outcome", "evaluate", "fit", "predict"]
+
+
+class Task(Protocol):
+    """What the loop asks of a task: ``holdfast.tasks.Task`` is one."""
+
+    @property
+    def spec(self) -> Any: ...
+    def epoch(self, batch_size: int) -> int | None: ...
+    def train_batch(self, index: int, batch_size: int, seed: int) -> Any: ...
+    def evaluation(self, split: str, batch_size: int) -> Iterator[Any]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Args:
+        status: "finished" all its updates; "stopped" early, by ``patience`` or ``stop_at``; or "diverged".
+        reason: a sentence for the last two.
+        updates, skipped: updates made, and left out because of ``nonfinite="skip"``.
+        best, best_update: the best monitored score and when it was.
+        last: the scores of the last evaluation, by split.
+        parameters: free numbers of the model.
+        seconds: of training, in all sittings.
+    """
+
+    status: Literal["finished", "stopped", "diverged"]
+    reason: str
+    updates: int
+    skipped: int
+    best: float | None
+    best_update: int | None
+    last: dict[str, dict[str, float]]
+    parameters: int
+    seconds: float
+
+
+@dataclasses.dataclass
+class _Position:
+    """Where a run is: everything that changes besides weights, optimiser, generators and carried state."""
+
+    update: int = 0
+    evaluated: int = 0
+    skipped: int = 0
+    loss_total: float = 0.0  # since the last evaluation, and of how many updates
+    loss_count: int = 0
+    norm_total: float = 0.0
+    best: float | None = None
+    best_update: int | None = None
+    waited: int = 0  # evaluations since the best, and since the last cut of a plateau schedule
+    waited_lr: int = 0
+    plateaus: int = 0
+    last: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    log_position: int = 0
+
+
+def fit(
+    model: nn.Module,
+    task: Task,
+    training: Training,
+    folder: Path | str,
+    *,
+    progress: bool | Progress = True,
+    label: str = "training",
+    devices: int = 1,
+    accelerator: str = "cpu",
+) -> Outcome:
+    """Train ``model`` on ``task``, or go on where the run in ``folder`` was left.
+
+    Args:
+        model: ``(inputs, lengths, state) -> (answers, state)``, such as ``SequenceModel``; trained in place.
+        task: where batches come from.
+        training: the settings.
+        folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run goes on; if
+            it holds an outcome that is returned.
+        progress: True for a bar (or lines, without a terminal), False for silence, or an object of your own.
+        label: what the bar says.
+        devices, accelerator: as Lightning Fabric knows them. Under ``torchrun`` the processes are taken from it.
+
+    Returns:
+        The ``Outcome``, also in ``outcome.json``. The model ends with its last weights; ``best.safetensors`` has the
+        best.
+
+    Raises:
+        DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
+        Interrupted: SIGINT or SIGTERM came; the run was saved.
+
+    Example:
+        >>> import tempfile
+        >>> from holdfast.tasks import Addition
+        >>> from holdfast.train import Network, build
+        >>> task = Addition(steps=10, validation=64).load()
+        >>> training = Training(updates=20, batch=16, evaluate_every=10)
+        >>> outcome = fit(build(Network("sgornn", 8), task.spec), task, training, tempfile.mkdtemp(), progress=False)
+        >>> outcome.status, outcome.updates
+        ('finished', 20)
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
+    fabric = _fabric(devices, accelerator)
+    run = _Run(fabric, model, task, training, folder)
+    if (outcome := run.ended()) is not None:
+        return outcome
+    shown = progress if not isinstance(progress, bool) else make_progress(label, progress and fabric.is_global_zero)
+    with _signals() as caught:
+        return run.through(shown, caught)
+
+
+class _Records:
+    """What the first process writes of a run: the log, the clock beside it, and TensorBoard's copy."""
+
+    def __init__(self, folder: Path, at: _Position, clock: Clock):
+        self.log, self.clock, self.board = Log(folder / "log.jsonl", at.log_position), clock, Board(folder, at.update)
+
+    def write(self, entry: dict[str, Any]) -> int:
+        self.log.write(entry)
+        self.clock.write(entry["update"])
+        self.board.write(entry["update"], entry)
+        return self.log.position
+
+    def close(self) -> None:
+        self.board.close()
+
+
+class _Run:
+    """One run in one process: built from the settings or from its checkpoint, then taken through its updates."""
+
+    def __init__(self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path):
+        self.fabric, self.task, self.training, self.folder = fabric, task, training, folder
+        self.spec = task.spec
+        self.raw = model
+        self._check_settings()
+        self.updates, self.every = _lengths(task, training)
+        self.monitor = training.monitor or (
+            "validation" if "validation" in training.evaluate_on else training.evaluate_on[0]
+        )
+        plain = build_optimiser(training.optimiser, model, training.lr, training.options)
+        self.model, self.optimiser = fabric.setup(model, plain)
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.state: Tensor | State | None = None
+        self.position = _Position()
+        if (folder / "last.safetensors").exists():
+            self._restore(checkpoint.load(folder / "last.safetensors"))
+        else:
+            checkpoint.seed_all(training.seed + 7919 * (1 + fabric.global_rank))  # noise of its own for every process
+
+    def _check_settings(self) -> None:
+        training, spec = self.training, self.spec
+        for split in training.evaluate_on:
+            if split not in spec.splits:
+                raise SettingError(f"The task has the splits {', '.join(spec.splits)}; evaluate_on asks for {split!r}.")
+        if training.batch % self.fabric.world_size:
+            raise SettingError(f"A batch of {training.batch} cannot be shared by {self.fabric.world_size} processes.")
+        if training.carry_state and not spec.contiguous:
+            raise SettingError(
+                'carry_state needs batches that go on from each other, such as a text with protocol = "stream".'
+            )
+        both = getattr(getattr(self.raw, "rnn", None), "bidirectional", False)
+        if both and (training.carry_state or training.truncation):
+            raise SettingError("A bidirectional layer reads a sequence whole: no truncation, no carried state.")
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    def through(self, progress: Progress, caught: list[int]) -> Outcome:
+        """All updates that are left, and the end, good or bad."""
+        clock = Clock(self.folder / "times.jsonl")
+        try:
+            reason = self._loop(progress, caught, clock)
+            return self._end("stopped" if reason else "finished", reason, clock)
+        except DivergedError as error:
+            self._end("diverged", str(error), clock)
+            raise
+        except OSError as error:
+            kept = self.folder / "last.safetensors"
+            tail = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
+            raise CheckpointError(f"Could not write to {self.folder}: {error.strerror or error}; {tail}.") from error
+        finally:
+            progress.stop()
+
+    def _loop(self, progress: Progress, caught: list[int], clock: Clock) -> str:
+        """Update, evaluate, save; return why it stopped early, or nothing."""
+        at, main, saved = self.position, self.fabric.is_global_zero, time.monotonic()
+        records = _Records(self.folder, at, clock) if main else None
+        progress.start(self.updates, at.update)
+        self.raw.train()
+        while True:
+            if at.update > at.evaluated and (at.update % self.every == 0 or at.update >= self.updates):
+                self._evaluate(records)
+                progress.evaluated(at.update, self._score())
+            reason = self._reason_to_stop()
+            if at.update >= self.updates or reason:
+                break
+            if stop := self._agreed(caught):
+                self._save()
+                raise Interrupted(
+                    f"Stopped by {signal.Signals(stop).name} after update {at.update} of {self.updates} and saved: "
+                    f"holdfast resume {self.folder}",
+                    stop,
+                )
+            if self._agreed([1] if time.monotonic() - saved >= self.training.checkpoint_seconds else []):
+                self._save()
+                saved = time.monotonic()
+            progress.update(at.update + 1, *self._update())
+        self._save()
+        if records is not None:
+            records.close()
+        return reason
+
+    def _update(self) -> tuple[float, float]:
+        """One step of (1)."""
+        at, training = self.position, self.training
+        whole = self.task.train_batch(at.update, training.batch, training.seed)
+        count = target_count(self.spec.loss, whole)
+        world = self.fabric.world_size
+        batch = (
+            whole
+            if world == 1
+            else whole.rows(slice(self.fabric.global_rank, None, world), every_step=self.spec.every_step)
+        )
+        epoch = self.task.epoch(training.batch)
+        if not training.carry_state or at.update % (epoch or 1) == 0:
+            self.state = None
+        factor = training.schedule.multiplier(at.update, self.updates, at.plateaus)
+        for group in self.optimiser.param_groups:
+            group["lr"] = training.lr * factor
+        self.optimiser.zero_grad()
+        loss = 0.0
+        for piece, scored in _pieces(batch, training.truncation, self.spec.every_step):
+            with contextlib.nullcontext() if scored else torch.no_grad():
+                answers, state = self.model(piece.inputs, piece.lengths, self.state)
+            if scored:
+                part = loss_sum(self.spec.loss, answers, piece) * (world / max(count, 1))
+                self.fabric.backward(part)
+                loss += float(part.detach()) / world
+            self.state = _detached(state) if training.carry_state or training.truncation else None
+        gradients = [weight.grad for weight in self.weights if weight.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if math.isfinite(size := float(norm)) and math.isfinite(loss):
+            if training.clip is not None:
+                nn.utils.clip_grads_with_norm_(self.weights, training.clip, norm)
+            self.optimiser.step()
+            at.loss_total, at.loss_count, at.norm_total = at.loss_total + loss, at.loss_count + 1, at.norm_total + size
+        else:
+            if training.nonfinite == "stop":
+                raise DivergedError(self._diverged(loss))
+            at.skipped += 1
+            self.state = None
+        at.update += 1
+        return loss, size
+
+    def _evaluate(self, records: _Records | None) -> None:
+        at, training, spec = self.position, self.training, self.spec
+        at.last = {
+            split: evaluate(
+                self.raw,
+                self.task,
+                split,
+                training.batch,
+                carry_state=training.carry_state,
+                fabric=self.fabric,
+            )
+            for split in training.evaluate_on
+        }
+        at.evaluated = at.update
+        epoch, made = self.task.epoch(training.batch), max(at.loss_count, 1)
+        entry = {
+            "update": at.update,
+            "epoch": None if epoch is None else at.update / epoch,
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "train_loss": at.loss_total / made if at.loss_count else None,
+            "gradient_norm": at.norm_total / made if at.loss_count else None,
+            "skipped": at.skipped,
+            **at.last,
+        }
+        at.loss_total, at.loss_count, at.norm_total = 0.0, 0, 0.0
+        if records is not None:
+            at.log_position = records.write(entry)
+        value = at.last[self.monitor][spec.metric]
+        if not math.isfinite(at.last[self.monitor]["loss"]) and training.nonfinite == "stop":
+            raise DivergedError(f"The {self.monitor} loss after update {at.update} is not finite.{self._last_good()}")
+        at.waited, at.waited_lr = at.waited + 1, at.waited_lr + 1
+        if better(spec.metric, value, at.best):
+            at.best, at.best_update, at.waited, at.waited_lr = value, at.update, 0, 0
+            if self.fabric.is_global_zero:
+                tree = {"model": self.raw.state_dict(), "update": at.update, "score": value, "metric": spec.metric}
+                checkpoint.save(self.folder / "best.safetensors", tree)
+        elif training.schedule.kind == "plateau" and at.waited_lr >= training.schedule.patience:
+            at.plateaus, at.waited_lr = at.plateaus + 1, 0
+
+    def _reason_to_stop(self) -> str:
+        at, training = self.position, self.training
+        if training.patience is not None and at.waited >= training.patience:
+            return f"No better {self.spec.metric} for {at.waited} evaluations; best {at.best:.6g} at {at.best_update}."
+        goal = training.stop_at
+        if goal is not None and at.best is not None and not better(self.spec.metric, goal, at.best):
+            return f"The {self.spec.metric} reached {at.best:.6g}; {goal:g} was asked for."
+        return ""
+
+    def _score(self) -> str:
+        scores = self.position.last[self.monitor]
+        return f"{self.monitor} {self.spec.metric} {scores[self.spec.metric]:.5g}"
+
+    def _diverged(self, loss: float) -> str:
+        names = {id(weight): name for name, weight in self.raw.named_parameters()}
+        for weight in self.weights:
+            if weight.grad is not None and not weight.grad.isfinite().all():
+                where = f"the gradient of {names[id(weight)]}"
+                break
+        else:
+            where = f"the loss ({loss})" if not math.isfinite(loss) else "the norm of the gradient"
+        return f"In update {self.position.update + 1}, {where} is not finite.{self._last_good()}"
+
+    def _last_good(self) -> str:
+        kept = self.folder / "last.safetensors"
+        found = f" The last good checkpoint is {kept}" if kept.exists() else " There is no checkpoint yet"
+        return f'{found}; lower lr, set clip, or skip such updates with nonfinite = "skip".'
+
+    # -- saving and going on -----------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        fabric = self.fabric
+        own = {"random": checkpoint.random_states(), "state": self.state}
+        every = [own]
+        if fabric.world_size > 1:
+            every = [None] * fabric.world_size
+            torch.distributed.all_gather_object(every, own)
+        if not fabric.is_global_zero:
+            return
+        checkpoint.save(
+            self.folder / "last.safetensors",
+            {
+                "model": self.raw.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "position": dataclasses.asdict(self.position),
+                "processes": every,
+            },
+        )
+
+    def _restore(self, tree: dict[str, Any]) -> None:
+        path = self.folder / "last.safetensors"
+        try:
+            position, processes, optimiser = _Position(**tree["position"]), tree["processes"], tree["optimiser"]
+            if len(processes) != self.fabric.world_size:
+                raise SettingError(
+                    f"The run in {self.folder} was made by {len(processes)} processes; go on with as many."
+                )
+            checkpoint.load_model_(self.raw, path)
+            self.optimiser.load_state_dict(optimiser)
+            checkpoint.set_random_states(processes[self.fabric.global_rank]["random"])
+            self.position, self.state = position, processes[self.fabric.global_rank]["state"]
+        except (CheckpointError, SettingError):
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+            raise CheckpointError(f"{path} does not fit this run: {error}.") from None
+
+    def ended(self) -> Outcome | None:
+        """The outcome of a run that ended before; one that diverged says so again."""
+        path = self.folder / "outcome.json"
+        if not path.exists():
+            return None
+        try:
+            outcome = Outcome(**json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove it to go on from the checkpoint.") from None
+        if outcome.status == "diverged":
+            raise DivergedError(outcome.reason)
+        return outcome
+
+    def _end(self, status: Literal["finished", "stopped", "diverged"], reason: str, clock: Clock) -> Outcome:
+        at = self.position
+        outcome = Outcome(
+            status,
+            reason,
+            at.update,
+            at.skipped,
+            at.best,
+            at.best_update,
+            at.last,
+            sum(weight.numel() for weight in self.weights),
+            round(clock.seconds, 3),
+        )
+        if self.fabric.is_global_zero:
+            write_atomically(self.folder / "outcome.json", json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")
+        return outcome
+
+    def _agreed(self, flags: list[int]) -> int:
+        """A signal, or the time to save, that any process saw, so that all act on it at the same update."""
+        flag = max(flags, default=0)
+        if self.fabric.world_size == 1:
+            return flag
+        return int(self.fabric.all_reduce(torch.tensor(flag), reduce_op="max"))
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    split: str,
+    batch_size: int = 256,
+    *,
+    carry_state: bool = False,
+    fabric: Any = None,
+) -> dict[str, float]:
+    """The loss and the task's metric of ``model`` over a split.
+
+    Args:
+        carry_state: begin a batch with the last state of the one before, on tasks that are contiguous.
+        fabric: share the batches among its processes.
+
+    Example:
+        >>> from holdfast.tasks import Addition
+        >>> from holdfast.train import Network, build
+        >>> task = Addition(steps=10, test=100).load()
+        >>> sorted(evaluate(build(Network("sgornn", 8), task.spec), task, "test"))
+        ['loss', 'mse']
+    """
+    carry_state = carry_state and task.spec.contiguous
+    scores, state, training = Scores(task.spec.loss, task.spec.metric), None, model.training
+    sharing = fabric if fabric is not None and fabric.world_size > 1 and not carry_state else None
+    batches: Iterable[Answerable] = task.evaluation(split, batch_size)
+    if sharing is not None:
+        batches = itertools.islice(batches, sharing.global_rank, None, sharing.world_size)
+    model.eval()
+    try:
+        for batch in batches:
+            answers, state = model(batch.inputs, batch.lengths, state if carry_state else None)
+            scores.add(answers, batch)
+    finally:
+        model.train(training)
+    if sharing is not None:
+        scores.sums = sharing.all_reduce(scores.sums, reduce_op="sum")
+    return scores.result()
+
+
+@torch.no_grad()
+def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]:
+    """The answers of ``model``, batch by batch: numbers, or a score a class.
+
+    Example:
+        >>> from holdfast.tasks import Addition
+        >>> from holdfast.train import Network, build
+        >>> task = Addition(steps=10, test=100).load()
+        >>> next(predict(build(Network("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
+        torch.Size([50, 1])
+    """
+    training = model.training
+    model.eval()
+    try:
+        for batch in batches:
+            yield model(batch.inputs, batch.lengths, None)[0]
+    finally:
+        model.train(training)
+
+
+def _lengths(task: Task, training: Training) -> tuple[int, int]:
+    """Updates of the whole run, and between evaluations."""
+    epoch = task.epoch(training.batch)
+    if training.updates is not None:
+        updates = training.updates
+    elif epoch is None:
+        raise SettingError("This task draws new sequences for ever and has no epochs: give updates.")
+    else:
+        updates = max(1, round((training.epochs or 0) * epoch))
+    every = training.evaluate_every or epoch or max(1, updates // 50)
+    return updates, min(every, updates)
+
+
+def _pieces(batch: Any, truncation: int | None, every_step: bool) -> Iterator[tuple[Any, bool]]:
+    """The batch in pieces of ``truncation`` steps, and whether a piece has a loss."""
+    steps = len(batch.inputs)
+    if truncation is None or steps <= truncation:
+        yield batch, True
+        return
+    if batch.lengths is not None and not every_step:
+        raise SettingError("truncation needs sequences of one length where the answer comes at the end.")
+    for begin in range(0, steps, truncation):
+        end = min(begin + truncation, steps)
+        targets = batch.targets[begin:end] if every_step else batch.targets
+        yield dataclasses.replace(batch, inputs=batch.inputs[begin:end], targets=targets), every_step or end == steps
+
+
+def _detached(state: Tensor | State) -> Tensor | State:
+    return state.detach() if isinstance(state, Tensor) else tuple(entry.detach() for entry in state)
+
+
+def _fabric(devices: int, accelerator: str) -> Any:
+    try:
+        from lightning_fabric import Fabric
+    except ImportError:
+        raise MissingExtraError("Training needs Lightning Fabric: pip install 'holdfast[train]'.") from None
+    nodes = 1
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    several = devices * nodes > 1
+    fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy="ddp" if several else "auto")
+    fabric.launch()
+    return fabric
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM for the loop to see between updates; a second one has its usual effect."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def catch(number: int, _: Any) -> None:
+        caught.append(number)
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,192 @@
+"""The network that tasks are trained with: embedding, recurrent layer, readout.
+
+e_t = E[x_t]  or  x_t                       (1) tokens become vectors
+h_1 .. h_T = layer(e_1 .. e_T)              (2)
+z = W h_T + b,  or z_t = W h_t + b          (3) one answer at the end, or one at every step
+
+Every paper's experiments use this shape; only the layer differs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+import holdfast
+from holdfast.errors import SettingError, ShapeError
+from holdfast.train.settings import Network
+from holdfast.types import State
+
+__all__ = ["LAYERS", "SequenceModel", "build"]
+
+LAYERS: dict[str, type[nn.Module]] = {
+    "rnn": holdfast.RNN,
+    "linear": holdfast.LinearRNN,
+    "fastrnn": holdfast.FastRNN,
+    "sgornn": holdfast.SGORNN,
+    "vprnn": holdfast.VPRNN,
+    "exprnn": holdfast.ExpRNN,
+    "lstm": holdfast.LSTM,
+    "gru": holdfast.GRU,
+}
+"""Layers by the name that settings call them. A new one is one more entry."""
+
+_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates}
+"""Options that are tables in a settings file and objects in code."""
+
+
+class Spec(Protocol):
+    """What ``build`` reads of a task's spec: ``holdfast.tasks.Spec`` is one."""
+
+    @property
+    def input_size(self) -> int: ...
+    @property
+    def output_size(self) -> int: ...
+    @property
+    def tokens(self) -> bool: ...
+    @property
+    def every_step(self) -> bool: ...
+
+
+class SequenceModel(nn.Module):
+    """(1) to (3) around any layer that looks like ``torch.nn.RNN`` with time first.
+
+    Args:
+        rnn: the layer.
+        readout: from the layer's output to the answer.
+        embedding: for inputs that are token indices.
+        every_step: answer at every step instead of at each sequence's last.
+        input_dropout, output_dropout: in training.
+
+    Shape:
+        inputs (time, batch, features) or tokens (time, batch); lengths (batch,) or None. Returns the answers, (batch,
+        outputs) or (time, batch, outputs), and the last state, which can be given to the next call.
+
+    Example:
+        >>> model = SequenceModel(holdfast.SGORNN(2, 8), nn.Linear(8, 1))
+        >>> answer, state = model(torch.zeros(5, 3, 2))
+        >>> answer.shape
+        torch.Size([3, 1])
+    """
+
+    def __init__(
+        self,
+        rnn: nn.Module,
+        readout: nn.Linear,
+        embedding: nn.Embedding | None = None,
+        *,
+        every_step: bool = False,
+        input_dropout: float = 0.0,
+        output_dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.embedding, self.rnn, self.readout, self.every_step = embedding, rnn, readout, every_step
+        self.input_dropout, self.output_dropout = nn.Dropout(input_dropout), nn.Dropout(output_dropout)
+
+    @property
+    def last_only(self) -> bool:
+        return not self.every_step
+
+    def forward(
+        self, inputs: Tensor, lengths: Tensor | None = None, state: Tensor | State | None = None
+    ) -> tuple[Tensor, Tensor | State]:
+        xs = inputs if self.embedding is None else self.embedding(inputs)  # (1)
+        xs = self.input_dropout(xs)
+        padded = lengths is not None and bool((lengths < len(xs)).any())
+        if lengths is not None and padded:
+            xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
+        hs, last = self.rnn(xs, state, need_output=self.every_step)  # (2)
+        if not self.every_step:
+            hs = self._last(last)
+        elif padded:
+            hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
+        return self.readout(self.output_dropout(hs)), last  # (3)
+
+    def _last(self, state: Tensor | State) -> Tensor:
+        """The last layer's last output: (batch, hidden), both directions side by side."""
+        rows = state if isinstance(state, Tensor) else state[0]
+        directions = getattr(self.rnn, "directions", 1)
+        return torch.cat(tuple(rows[-directions:]), dim=-1)
+
+
+def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
+    """The model of these settings for a task, with weights drawn from PyTorch's global generator.
+
+    Args:
+        network: the settings.
+        spec: what the task's inputs and answers are.
+        vectors: (vocabulary, features) where an embedding starts, such as GloVe's.
+
+    Example:
+        >>> from holdfast.tasks import Addition
+        >>> model = build(Network("sgornn", 128), Addition(steps=500).load().spec)
+        >>> sum(weight.numel() for weight in model.parameters())
+        1411
+    """
+    if network.name not in LAYERS:
+        raise SettingError(f"Network knows the layers {', '.join(sorted(LAYERS))}; got {network.name!r}.")
+    embedding = _embedding(network, spec, vectors)
+    features = spec.input_size if embedding is None else embedding.embedding_dim
+    start = network.initial_state
+    rnn = LAYERS[network.name](
+        features,
+        network.hidden_size,
+        network.layers,
+        bidirectional=network.bidirectional,
+        dropout=network.dropout,
+        initial_state=start if isinstance(start, str) else holdfast.Random(start),
+        **_options(network),
+    )
+    width = network.hidden_size * (2 if network.bidirectional else 1)
+    readout = nn.Linear(width, spec.output_size)
+    if network.tied:
+        if embedding is None or (spec.output_size, width) != tuple(embedding.weight.shape):
+            raise SettingError("tied = true needs an embedding of as many tokens as classes, as wide as the layer.")
+        readout.weight = embedding.weight
+    return SequenceModel(
+        rnn,
+        readout,
+        embedding,
+        every_step=spec.every_step,
+        input_dropout=network.input_dropout,
+        output_dropout=network.output_dropout,
+    )
+
+
+def _embedding(network: Network, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
+    if not spec.tokens:
+        return None
+    if network.embedding == "one-hot":
+        return nn.Embedding.from_pretrained(torch.eye(spec.input_size), freeze=True)
+    if vectors is None:
+        return nn.Embedding(spec.input_size, network.embedding or network.hidden_size)
+    if len(vectors) != spec.input_size or network.embedding not in (None, vectors.shape[1]):
+        raise ShapeError(
+            f"Network expects vectors of shape ({spec.input_size}, {network.embedding or 'any'}), "
+            f"got {tuple(vectors.shape)}."
+        )
+    return nn.Embedding.from_pretrained(vectors.to(torch.get_default_dtype()), freeze=False)
+
+
+def _options(network: Network) -> dict[str, Any]:
+    """The cell's own options, checked against its signature, with tables made into what they stand for."""
+    layer = LAYERS[network.name]
+    cell = getattr(layer, "cell_type", layer)
+    taken = {"self", "input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "initial_state"}
+    known = sorted({*inspect.signature(cell).parameters, "backend"} - taken)
+    for name in network.options:
+        if name not in known:
+            raise SettingError(f"{network.name} has no option {name!r}; known: {', '.join(known)}.")
+    options = dict(network.options)
+    for name, made in _NESTED.items():
+        if isinstance(table := options.get(name), dict):
+            try:
+                options[name] = made(**table)
+            except TypeError:
+                fields = ", ".join(inspect.signature(made).parameters)
+                raise SettingError(f"{name} takes {fields}; got {', '.join(table)}.") from None
+    return options

@@ -1,0 +1,32 @@
+"""A run with all that must survive a kill: dropout, a random start, a carried state, Adam, a plateau schedule."""
+
+import torch
+
+from holdfast.tasks import Stream
+from holdfast.train import Network, Schedule, Training, build
+
+
+def stream():
+    text = torch.randint(0, 7, (331,), generator=torch.Generator().manual_seed(3))
+    return Stream({"train": text, "validation": text[:60]}, 7, window=5, metric="bits")
+
+
+def noisy_run(**changes):
+    task = stream()
+    network = Network(
+        "lstm", 6, layers=2, dropout=0.2, input_dropout=0.1, initial_state=0.3, options={"backend": "reference"}
+    )
+    settings = {
+        "epochs": 3,
+        "batch": 4,
+        "optimiser": "adam",
+        "lr": 1e-2,
+        "clip": 1.0,
+        "schedule": Schedule("plateau", patience=1),
+        "carry_state": True,
+        "evaluate_every": 4,
+        "checkpoint_seconds": 0.0,
+        **changes,
+    }
+    torch.manual_seed(0)
+    return build(network, task.spec), task, Training(**settings)

@@ -1,0 +1,183 @@
+"""Checkpoints: any tree there and back, nothing executed, nothing half written."""
+
+import contextlib
+import math
+import os
+import pickle
+import resource
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from _runs import noisy_run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from holdfast.errors import CheckpointError, HoldfastError, SettingError
+from holdfast.train import checkpoint, fit
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=5)
+KEYS = st.text(max_size=4) | st.integers(-9, 9)
+TREES = st.recursive(
+    LEAVES,
+    lambda below: st.lists(below, max_size=3) | st.dictionaries(KEYS, below, max_size=3) | st.tuples(below, below),
+)
+
+
+@given(tree=st.dictionaries(st.text(max_size=4), TREES, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_a_tree_comes_back_as_it_went(tree):
+    path = Path(tempfile.mkdtemp()) / "x.safetensors"
+    checkpoint.save(path, tree)
+    assert checkpoint.load(path) == tree
+
+
+def test_tensors_come_back_bit_for_bit_and_tied_ones_apart(tmp_path):
+    weight = torch.randn(3, 4)
+    tree = {"a": weight, "b": {3: [weight, weight.mT]}, "half": torch.randn(2).half(), "empty": torch.empty(0, 2)}
+    checkpoint.save(tmp_path / "x", tree)
+    back = checkpoint.load(tmp_path / "x")
+    assert torch.equal(back["a"], weight)
+    assert torch.equal(back["b"][3][1], weight.mT)
+    assert back["half"].dtype == torch.half
+    assert back["empty"].shape == (0, 2)
+
+
+def test_a_number_that_is_none_comes_back(tmp_path):
+    checkpoint.save(tmp_path / "x", {"nan": math.nan, "inf": -math.inf})
+    back = checkpoint.load(tmp_path / "x")
+    assert math.isnan(back["nan"])
+    assert back["inf"] == -math.inf
+
+
+class Hostile:
+    def __reduce__(self):
+        return os.mkdir, (Hostile.folder,)
+
+
+def _bare(path):
+    path.write_bytes(pickle.dumps(Hostile()))
+
+
+def _torchs(path):
+    torch.save({"w": Hostile()}, path)
+
+
+@pytest.mark.parametrize("write", [_bare, _torchs])
+def test_a_hostile_pickle_is_refused_and_runs_nothing(write, tmp_path):
+    Hostile.folder = str(tmp_path / "made-by-the-pickle")
+    for name in ("last.safetensors", "model.pt"):
+        write(tmp_path / name)
+        with pytest.raises(CheckpointError, match="is not a Holdfast checkpoint"):
+            checkpoint.load(tmp_path / name)
+    with pytest.raises(CheckpointError):
+        fit(*noisy_run(), tmp_path, progress=False)
+    assert not Path(Hostile.folder).exists()
+    if write is _bare:
+        pickle.loads((tmp_path / "model.pt").read_bytes())
+        assert Path(Hostile.folder).exists()  # the pickle is real: opened as pickles are, it does run
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    fit(*noisy_run(epochs=1), folder, progress=False)
+    return (folder / "last.safetensors").read_bytes()
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_checkpoint_is_a_clear_error_or_harmless(data, saved):
+    """Cut, with bytes changed, or nothing but noise: a CheckpointError, or (numbers changed) a run that goes on."""
+    header = 8 + int.from_bytes(saved[:8], "little")
+    kind = data.draw(st.sampled_from(["cut", "flip", "noise"]))
+    if kind == "cut":
+        broken = saved[: data.draw(st.integers(0, len(saved) - 1))]
+    elif kind == "flip":
+        broken = bytearray(saved)
+        for _ in range(data.draw(st.integers(1, 4))):
+            broken[data.draw(st.integers(0, header - 1))] ^= data.draw(st.integers(1, 255))
+    else:
+        broken = data.draw(st.binary(max_size=200))
+    folder = Path(tempfile.mkdtemp())
+    (folder / "last.safetensors").write_bytes(bytes(broken))
+    (folder / "log.jsonl").write_bytes(b"\n" * 100_000)
+    with contextlib.suppress(HoldfastError):
+        model, task, training = noisy_run(epochs=1)
+        fit(model, task, training, folder, progress=False)
+
+
+def test_weights_that_do_not_fit_are_named_and_change_nothing(tmp_path):
+    model, path = nn.Linear(2, 3), tmp_path / "x"
+    before = model.weight.clone()
+    for tree, message in (
+        (
+            {"model": {"weight": torch.zeros(2, 2), "bias": torch.zeros(3)}},
+            r"weight has shape \(2, 2\), expected \(3, 2\)",
+        ),
+        ({"model": {"weight": torch.zeros(3, 2)}}, "bias is only in the model"),
+        ({"update": 3}, "holds no model"),
+    ):
+        checkpoint.save(path, tree)
+        with pytest.raises(CheckpointError, match=message):
+            checkpoint.load_model_(model, path)
+        assert torch.equal(model.weight, before)
+    with pytest.raises(CheckpointError, match="There is no checkpoint"):
+        checkpoint.load(tmp_path / "none")
+
+
+@contextlib.contextmanager
+def disk_that_takes(size):
+    """A real failure in the middle of a write: no file of this process may grow beyond ``size`` bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_the_last_checkpoint_whole(tmp_path):
+    with (
+        pytest.raises(CheckpointError, match=r"no checkpoint was written yet|there is none before it"),
+        disk_that_takes(1000),
+    ):
+        fit(*noisy_run(), tmp_path / "new", progress=False)
+    folder = tmp_path / "old"
+    model, task, training = noisy_run(epochs=1)
+    fit(model, task, training, folder, progress=False)
+    (folder / "outcome.json").unlink()
+    kept = (folder / "last.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="the one before it is intact"), disk_that_takes(5000):
+        fit(*noisy_run(), folder, progress=False)
+    assert (folder / "last.safetensors").read_bytes() == kept
+    assert not list(folder.glob(".*"))  # no half file is left lying about
+    assert fit(*noisy_run(), folder, progress=False).status == "finished"
+
+
+def test_a_folder_that_cannot_be_written_is_a_clear_error():
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:  # root may write anywhere: be nobody for a moment
+        os.chown(folder, 65534, 65534)
+        os.seteuid(65534)
+    try:
+        for path in (folder, folder / "run"):
+            with pytest.raises(CheckpointError, match=r"Could not (make the run folder|write)"):
+                fit(*noisy_run(), path, progress=False)
+    finally:
+        if root:
+            os.seteuid(0)
+    assert not list(folder.iterdir())
+
+
+def test_a_run_of_other_settings_is_refused(tmp_path):
+    model, task, training = noisy_run(epochs=1)
+    fit(model, task, training, tmp_path, progress=False)
+    (tmp_path / "outcome.json").unlink()
+    other = nn.ModuleDict({"rnn": nn.Linear(1, 1)})
+    with pytest.raises((CheckpointError, SettingError), match="does not fit"):
+        fit(other, task, training, tmp_path, progress=False)
