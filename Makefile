@@ -9,15 +9,17 @@ PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    train SGORNN and torch.nn.LSTM on the addition problem (about 3 minutes)"
+	@echo "make demo    train SGORNN and LSTM on the addition problem (at most 3 minutes)"
 	@echo "make test    run the tests"
 	@echo "make check   lint, formatting and types"
 	@echo "make format  let ruff mend what it can"
-	@echo "make bench   time the scan engine"
+	@echo "make bench   time the scan engine and the training loop"
 	@echo "make clean   remove $(VENV) and what the demo wrote"
 
-demo: $(VENV)/.installed-demo
-	$(BIN)/python examples/01_addition.py
+demo: $(VENV)/.installed-train
+	rm -rf demo-output
+	$(BIN)/holdfast train --config examples/addition.toml --cell sgornn --cell lstm --run demo-output \
+		--set 'sgornn:cell.options.gates={ clip = "2alpha", horizon = 200 }' --figure demo-output/addition.png
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest
@@ -33,6 +35,7 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/scan.py
+	$(BIN)/python benchmarks/loop.py
 
 clean:
 	rm -rf $(VENV) demo-output

@@ -1,0 +1,53 @@
+"""``holdfast`` itself: its verbs, its version, its help."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import bench, data, evaluate, predict, resume, study, sweep, train
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="holdfast",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,  # with --debug Python's own traceback, without it none
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 diverged, 130 Ctrl-C, 143 SIGTERM.\n\n"
+    "Try: holdfast train addition --set task.steps=50",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"holdfast {version('holdfast')}")
+        except PackageNotFoundError:  # run from a source tree
+            import holdfast
+
+            typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Recurrent networks that hold on: train them, measure them, reproduce the papers."""
+
+
+train.register(app)
+resume.register(app)
+evaluate.register(app)
+predict.register(app)
+sweep.register(app)
+app.add_typer(study.app)
+app.add_typer(data.app)
+bench.register(app)

@@ -1,0 +1,68 @@
+"""What a shell can complete. Written down, since looking it up would import PyTorch at every press of the key.
+
+A test holds these to ``holdfast.train.LAYERS``, ``holdfast.train.OPTIMISERS`` and ``holdfast.tasks.TASKS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
+
+CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "sgornn", "vprnn")
+OPTIMISERS = ("adagrad", "adam", "adamw", "rmsprop", "sgd")
+SCHEDULES = ("constant", "linear", "plateau", "step")
+TASKS = (
+    "addition",
+    "copying",
+    "enwik8",
+    "gaussian",
+    "har",
+    "mnist",
+    "own",
+    "ptb",
+    "ptb-characters",
+    "sst",
+    "text8",
+    "wikitext2",
+)
+
+
+def among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
+    """Completion of one of a few names.
+
+    Example:
+        >>> among(CELLS)("s")
+        ['sgornn']
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def studies(incomplete: str) -> list[str]:
+    """Completion of a study's name, from the files below ``studies``.
+
+    Example:
+        >>> studies("no-such-study")
+        []
+    """
+    names = (path.relative_to("studies").with_suffix("").as_posix() for path in Path("studies").rglob("*.toml"))
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def runs(incomplete: str) -> list[str]:
+    """Completion of a run's folder: those below ``runs``, and those below the folder that is being typed.
+
+    Example:
+        >>> runs("no-such-folder/")
+        []
+    """
+    below = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
+    found = {
+        path.parent.as_posix() for folder in below for path in folder.glob("**/settings.json") if folder != Path(".")
+    }
+    return sorted(name for name in found if name.startswith(incomplete))

@@ -1,0 +1,55 @@
+"""Tables and numbers as a person reads them; on stdout, as wide as the terminal, without colour where there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+from holdfast.cli._verb import is_main_process
+
+__all__ = ["number", "show", "show_json", "show_table"]
+
+
+def show(text: str = "") -> None:
+    """A line of the answer."""
+    if is_main_process():
+        typer.echo(text)
+
+
+def show_json(value: Any) -> None:
+    """The answer for a program."""
+    show(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def show_table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", left: Sequence[str] = ()
+) -> None:
+    """A table; columns are flush right but for the first and those in ``left``. Nothing is cut off."""
+    if not is_main_process():
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title or None, caption=caption or None, title_justify="left", caption_justify="left")
+    for index, name in enumerate(head):
+        table.add_column(name, justify="left" if index == 0 or name in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a name are no markup
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 160))  # a file or a pipe has no width
+    console.print(table)
+
+
+def number(value: float | None, digits: int = 5) -> str:
+    """A score: so many digits that count, and a dash where there is none.
+
+    Example:
+        >>> number(0.0350312), number(None), number(93.4)
+        ('0.035031', '-', '93.4')
+    """
+    return "-" if value is None else f"{value:.{digits}g}"

@@ -1,0 +1,145 @@
+"""What all verbs share: how one is registered, how an error is told, and what the process returns.
+
+0 done   1 an error, told in a sentence   2 wrong usage   3 diverged   130 Ctrl-C (SIGINT)   143 SIGTERM        (1)
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import os
+import signal
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.errors import DivergedError, HoldfastError, Interrupted
+
+__all__ = ["ExitCode", "explained", "is_main_process", "say", "verb"]
+
+
+class ExitCode:
+    """(1) by name."""
+
+    DONE, ERROR, USAGE, DIVERGED = 0, 1, 2, 3
+    SIGNALLED = 128  # and the signal's number on top, as shells have it
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+
+_EXTRAS = {
+    "lightning_fabric": "train",
+    "matplotlib": "train",
+    "pooch": "train",
+    "pydantic": "train",
+    "rich": "train",
+    "safetensors": "train",
+    "optuna": "sweep",
+    "sqlalchemy": "sweep",
+    "pyarrow": "data",
+}
+
+
+def verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    r"""Register a function as ``holdfast NAME``, with examples below its help and ``--debug`` among its options.
+
+    Args:
+        app: where it belongs.
+        name: what a person types.
+        examples: whole command lines; a test runs through all of them.
+
+    Example:
+        >>> app = typer.Typer()
+        >>> @verb(app, "fail", "holdfast fail")
+        ... def fail() -> None:
+        ...     raise HoldfastError("It failed; try something else.")
+        >>> app.registered_commands[0].epilog
+        '[bold]Examples[/bold]\n\nholdfast fail'
+    """
+    group = app.info.name if isinstance(app.info.name, str) and app.info.name != "holdfast" else ""
+    spoken = " ".join(part for part in ("holdfast", group, name) if part)
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(*arguments: Any, debug: bool = False, **options: Any) -> None:
+            try:
+                function(*arguments, **options)
+            except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
+                raise  # the parser's own; and a reader that closed the pipe wants no more words
+            except (Exception, KeyboardInterrupt) as error:
+                if debug:
+                    raise
+                code, message = explained(error)
+                say(f"{spoken}: {message}")
+                raise typer.Exit(code) from None
+
+        hints = {**typing.get_type_hints(function, include_extras=True), "debug": Debug}
+        given = [one.replace(annotation=hints[one.name]) for one in inspect.signature(function).parameters.values()]
+        more = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+        command.__signature__ = inspect.Signature([*given, more])  # type: ignore[attr-defined]
+        command.__annotations__ = hints
+        shown = "\n\n".join(example.replace("[", r"\[") for example in examples)
+        app.command(name, epilog=f"[bold]Examples[/bold]\n\n{shown}", no_args_is_help=False)(command)
+        return function
+
+    return register
+
+
+def explained(error: BaseException) -> tuple[int, str]:
+    """The code of (1) and what to say about an error.
+
+    Example:
+        >>> explained(OSError(errno.ENOSPC, "No space left on device", "runs/x/log.jsonl"))
+        (1, 'runs/x/log.jsonl: No space left on device; make room, or choose a folder on another disk.')
+        >>> explained(KeyboardInterrupt())
+        (130, 'stopped.')
+    """
+    match error:
+        case KeyboardInterrupt():
+            return ExitCode.SIGNALLED + signal.SIGINT, "stopped."
+        case Interrupted():
+            return ExitCode.SIGNALLED + error.signal, str(error)
+        case DivergedError():
+            return ExitCode.DIVERGED, str(error)
+        case HoldfastError():
+            return ExitCode.ERROR, str(error)
+        case ImportError() if (extra := _EXTRAS.get((error.name or "").partition(".")[0])) is not None:
+            return ExitCode.ERROR, f"this needs {error.name}: pip install 'holdfast[{extra}]'"
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            return ExitCode.ERROR, f"{where}{error.strerror or error}{_ADVICE.get(error.errno or 0, '.')}"
+        case MemoryError():
+            return ExitCode.ERROR, "not enough memory; lower batch, steps or hidden."
+        case _:
+            return ExitCode.ERROR, (
+                f"unexpected {type(error).__name__}: {error}\n"
+                "This is a fault of Holdfast's: please report it with what the same command prints with --debug."
+            )
+
+
+_ADVICE = {
+    errno.ENOSPC: "; make room, or choose a folder on another disk.",
+    errno.EDQUOT: "; make room, or choose a folder on another disk.",
+    errno.EROFS: "; choose a folder that can be written to.",
+    errno.EACCES: "; change its permissions, or choose another.",
+    errno.EPERM: "; change its permissions, or choose another.",
+}
+
+
+def say(message: str) -> None:
+    """Print for the person, not for the next program: on stderr, and by the first of several processes alone."""
+    if is_main_process():
+        typer.echo(message, err=True)
+
+
+def is_main_process() -> bool:
+    """Whether this is the only process of a run, or the first under ``torchrun`` or ``--devices``.
+
+    Example:
+        >>> is_main_process()
+        True
+    """
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK"))

@@ -1,0 +1,201 @@
+"""A trained run at work: scored on a split or on a new file, and asked for predictions.
+
+prediction = argmax_k z_k,  p_k = softmax(z)_k            (1) classes
+prediction = z · std + mean                               (2) numbers, in the units of the training file
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.errors import ConfigError, MissingExtraError, SettingError
+from holdfast.files import write_atomically
+from holdfast.studies.run import load_run
+from holdfast.tasks import Arrays, Batch, Sequences, Task
+from holdfast.train.loop import evaluate, predict
+
+__all__ = ["Predicted", "Scored", "evaluate_run", "predict_run"]
+
+_BATCH = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Scored:
+    """Scores of a run.
+
+    Args:
+        folder, which: whose weights.
+        on: the split, or the file.
+        scores: by name.
+        metric: the one that the task is judged by.
+        baseline: that of the best constant answer, where it is known.
+        protocol: for texts, how they were cut, since a perplexity depends on it.
+    """
+
+    folder: str
+    which: str
+    on: str
+    scores: dict[str, float]
+    metric: str
+    baseline: float | None = None
+    protocol: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """What was written: so many sequences, these columns, this file."""
+
+    sequences: int
+    columns: tuple[str, ...]
+    path: str
+
+
+def evaluate_run(
+    folder: str | Path,
+    split: str | None = None,
+    *,
+    data: str | Path | None = None,
+    which: Literal["best", "last"] = "best",
+) -> Scored:
+    """Score the run in ``folder``.
+
+    Args:
+        folder: of a run.
+        split: of its own task; "test" if None, or the last there is.
+        data: instead, a file of the same form as the one it was trained on.
+        which: the weights at its best evaluation, or its last.
+
+    Example:
+        >>> evaluate_run("no-such-run")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
+    """
+    if data is not None and split is not None:
+        raise SettingError(f"A split ({split}) and a file ({data}) were given to be scored on; leave one out.")
+    settings, model, task = load_run(folder, which)
+    if data is not None:
+        preparation = _preparation(task, settings.task_name, "evaluate --data")
+        task = Arrays(task.spec, {"data": preparation.sequences(data)})
+    on = "data" if data is not None else split or ("test" if "test" in task.spec.splits else task.spec.splits[-1])
+    carry = settings.training.carry_state
+    scores = evaluate(model, task, on, settings.training.batch, carry_state=carry)  # as in training: rows of a text
+    protocol = getattr(task, "protocol", "") or getattr(settings.task, "protocol", "")
+    protocol += ", state carried on" if carry and protocol else ""
+    metric, baseline = task.spec.metric, task.spec.baseline
+    return Scored(str(folder), which, str(data or on), scores, metric, baseline, protocol)
+
+
+def predict_run(
+    folder: str | Path, data: str | Path, out: str | Path, *, which: Literal["best", "last"] = "best"
+) -> Predicted:
+    """Write what the run in ``folder`` says about the sequences in ``data``: a row a sequence, in their order.
+
+    Args:
+        folder: of a run that was trained on a file.
+        data: a file of the same form; it needs no target.
+        out: a .csv, .parquet or .npz file, which appears whole or not at all.
+        which: the weights at its best evaluation, or its last.
+
+    Example:
+        >>> predict_run("no-such-run", "mine.csv", "out.txt")
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: predict writes .csv, .parquet or .npz; got out.txt.
+    """
+    out = Path(out)
+    if out.suffix not in _WRITERS:
+        raise SettingError(f"predict writes .csv, .parquet or .npz; got {out}.")
+    settings, model, task = load_run(folder, which)
+    preparation = _preparation(task, settings.task_name, "predict")
+    prepared = preparation.apply(data)
+    answers = []
+    for batch, rows in zip(
+        _batches(prepared.inputs, prepared.lengths),
+        predict(model, _batches(prepared.inputs, prepared.lengths)),
+        strict=True,
+    ):
+        answers.append(_last_steps(rows, batch.lengths) if task.spec.every_step else rows)
+    columns = {"sequence": list(prepared.ids), **_columns(preparation, torch.cat(answers))}
+    write_atomically(out, _WRITERS[out.suffix](columns))
+    return Predicted(len(prepared), tuple(columns), str(out))
+
+
+def _preparation(task: Task, name: str, verb: str) -> Any:
+    preparation = getattr(task, "preparation", None)
+    if preparation is None:
+        raise ConfigError(f"{verb} reads a file for a run that was trained on one (--data); this run's task is {name}.")
+    return preparation
+
+
+def _batches(inputs: Tensor, lengths: Tensor | None) -> Iterator[Batch]:
+    sequences = Sequences(inputs, torch.zeros(len(inputs)), lengths)
+    for which in torch.arange(len(inputs)).split(_BATCH):
+        yield sequences.batch(which, every_step=False)
+
+
+def _last_steps(answers: Tensor, lengths: Tensor | None) -> Tensor:
+    """(time, batch, outputs) to (batch, outputs): each sequence's last."""
+    if lengths is None:
+        return answers[-1]
+    return answers[lengths - 1, torch.arange(answers.shape[1])]
+
+
+def _columns(preparation: Any, answers: Tensor) -> dict[str, Any]:
+    """(1) or (2), by the name of a column."""
+    if preparation.kind != "classification":
+        numbers, prefix = preparation.answers(answers), "next " if preparation.kind == "next-step" else ""
+        names = preparation.columns.features if preparation.kind == "next-step" else preparation.columns.target
+        if len(names) != numbers.shape[1]:  # an array with several columns has one name
+            names = tuple(f"{names[0] if len(names) == 1 else 'value'} {index}" for index in range(numbers.shape[1]))
+        return {f"{prefix}{name}": numbers[:, index] for index, name in enumerate(names)}
+    values = answers.double()
+    if values.shape[1] == 1:  # one logit for two classes
+        values = torch.cat([torch.zeros_like(values), values], dim=1)
+    shares = torch.softmax(values, dim=1).numpy()
+    named = {f"p({name})": shares[:, index] for index, name in enumerate(preparation.classes)}
+    return {"prediction": preparation.answers(values), **named}
+
+
+def _csv(columns: dict[str, Any]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(_plain(column) for column in columns.values()), strict=True))
+    return text.getvalue().encode()
+
+
+def _plain(column: Any) -> list[Any]:
+    return [f"{value:.9g}" if isinstance(value, float) and math.isfinite(value) else value for value in list(column)]
+
+
+def _parquet(columns: dict[str, Any]) -> bytes:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError("Parquet files need pyarrow: pip install 'holdfast[data]'") from None
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table({name: list(column) for name, column in columns.items()}), file)
+    return file.getvalue()
+
+
+def _npz(columns: dict[str, Any]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:  # as np.savez does, for which a column must not be called "file"
+        for name, column in columns.items():
+            with archive.open(f"{name}.npy", "w") as part:
+                np.lib.format.write_array(part, np.asarray(column), allow_pickle=False)
+    return file.getvalue()
+
+
+_WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}

@@ -1,0 +1,187 @@
+"""From a study to its result: runs × seeds × values tried, each in a folder of its own.
+
+What has ended is never run again. A finished attempt leaves ``measured.json`` in its folder; the study's
+``result.json`` is put together from them after every run, so a study that is killed, or shared out among processes
+by ``only``, loses nothing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import CheckpointError, ConfigError, Interrupted
+from holdfast.studies.config import Run, Study
+from holdfast.studies.environment import environment
+from holdfast.studies.procedures import PROCEDURES
+from holdfast.studies.report import write_report
+from holdfast.studies.result import Attempt, Measured, SeedResult, StudyResult, read_result, write_result
+from holdfast.studies.schema import structured
+
+__all__ = ["result_folder", "run_study", "settings_digest"]
+
+
+def run_study(
+    study: Study,
+    scale: str,
+    results: str | Path = "results",
+    *,
+    runs: str | Path = "runs",
+    only: Sequence[str] | None = None,
+    progress: bool = True,
+) -> StudyResult:
+    """Run what of a study has not been run at this scale, and write result, report and figures.
+
+    Args:
+        study: from ``load_study``.
+        scale: one of its scales.
+        results: where results go: ``<results>/<study>/<scale>/``.
+        runs: where logs and checkpoints go: ``<runs>/<study>/<scale>/<run>/``.
+        only: names or patterns of runs; the others keep what they have.
+        progress: show it.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came. The same call goes on from there.
+    """
+    folder, work = result_folder(study, scale, results), Path(runs) / study.name / scale
+    chosen = _chosen(study, scale, only)
+    try:
+        for run in chosen:
+            for seed in study.seeds(run, scale):
+                if (run.name, seed) not in _known(study, scale, folder):
+                    _seed_result(study, scale, run, seed, work, progress=progress)
+                _write(study, scale, folder, work)
+    except Interrupted as error:
+        message = f"{error} The study goes on with: holdfast study run {study.name} --scale {scale}"
+        raise Interrupted(message, error.signal) from None
+    result = _write(study, scale, folder, work)
+    write_report(study, result, folder)
+    return result
+
+
+def result_folder(study: Study, scale: str, results: str | Path = "results") -> Path:
+    """Where the result of a study at a scale is.
+
+    Example:
+        >>> result_folder(Study("Tiny", name="s3/tiny"), "small").as_posix()
+        'results/s3/tiny/small'
+    """
+    return Path(results) / study.name / scale
+
+
+def settings_digest(study: Study, scale: str, run: Run, seed: int) -> str:
+    """A few letters that change with anything that decides the result of a run, and with nothing else.
+
+    Example:
+        >>> from holdfast.studies.config import Scale
+        >>> study = Study("Tiny", run=(Run("a"),), scale={"small": Scale()})
+        >>> settings_digest(study, "small", study.run[0], 0) != settings_digest(study, "small", study.run[0], 1)
+        True
+    """
+    parts = [_attempt_digest(study, scale, run, seed, value) for value in study.values(run, scale)]
+    until = run.search and vars(run.search.until)
+    return _digest([parts, until] if until else parts)
+
+
+def _seed_result(
+    study: Study, scale: str, run: Run, seed: int, work: Path, *, progress: bool = True, make: bool = True
+) -> SeedResult | None:
+    """Try the values in order until one is good enough. With ``make=False``, None if that needs another run."""
+    attempts: list[Attempt] = []
+    for value in study.values(run, scale):
+        table, options = study.table(run, scale, seed, value), study.options(run, scale)
+        folder = work / run.name / f"seed-{seed}-{_attempt_digest(study, scale, run, seed, value)}"
+        measured = _read_measured(folder / "measured.json")
+        if measured is None:
+            if not make:
+                return None
+            folder.mkdir(parents=True, exist_ok=True)
+            tried = "" if value is None else f", {run.search.key if run.search else ''} = {value}"
+            label = f"{run.name}, seed {seed}{tried}"
+            measured = PROCEDURES[run.procedure](table, options, folder, progress=progress, label=label)
+            write_result(folder / "measured.json", measured)
+        attempts.append(Attempt(value, measured))
+        if run.search and run.search.until.reached(measured.value(run.search.until.metric)):
+            break
+    return SeedResult(
+        run=run.name,
+        seed=seed,
+        settings=settings_digest(study, scale, run, seed),
+        attempts=tuple(attempts),
+        chosen=_best(run, attempts),
+        date=datetime.date.today().isoformat(),
+        environment=environment(),
+    )
+
+
+def _best(run: Run, attempts: Sequence[Attempt]) -> int:
+    """The attempt to report: the best by the metric of ``until``; one that diverged only if nothing else has one."""
+    if run.search is None:
+        return 0
+    until = run.search.until
+    sign = 1 if until.at_most is not None else -1
+
+    def rank(index: int) -> tuple[bool, float]:
+        value = attempts[index].measured.value(until.metric)
+        return value is None, 0.0 if value is None else sign * value
+
+    return min(range(len(attempts)), key=rank)
+
+
+def _known(study: Study, scale: str, folder: Path) -> dict[tuple[str, int], SeedResult]:
+    """What ``result.json`` has of this study as it now is, by run and seed."""
+    result, known = read_result(folder / "result.json"), {}
+    for run in study.runs_at(scale):
+        for entry in result.of(run.name) if result else ():
+            if entry.settings == settings_digest(study, scale, run, entry.seed):
+                known[run.name, entry.seed] = entry
+    return known
+
+
+def _write(study: Study, scale: str, folder: Path, work: Path) -> StudyResult:
+    """``result.json`` from all that has ended so far, by this process or another."""
+    known, entries = _known(study, scale, folder), []
+    for run in study.runs_at(scale):
+        for seed in study.seeds(run, scale):
+            entry = known.get((run.name, seed)) or _seed_result(study, scale, run, seed, work, make=False)
+            entries += [entry] if entry is not None else []
+    result = StudyResult(study.name, scale, tuple(entries))
+    try:
+        write_result(folder / "result.json", result)
+    except OSError as error:
+        raise CheckpointError(
+            f"Could not write {folder / 'result.json'}: {error.strerror}; the runs are kept."
+        ) from None
+    return result
+
+
+def _read_measured(path: Path) -> Measured | None:
+    try:
+        return structured(Measured, json.loads(path.read_bytes()), str(path))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged ({error}); remove it, and its run is measured again.") from None
+
+
+def _chosen(study: Study, scale: str, only: Sequence[str] | None) -> tuple[Run, ...]:
+    runs = study.runs_at(scale)
+    for pattern in only or ():
+        if not fnmatch.filter([run.name for run in runs], pattern):
+            known = ", ".join(run.name for run in runs) or "none"
+            raise ConfigError(f"{study.name} has no run {pattern!r} at {scale}; known: {known}.")
+    return tuple(run for run in runs if only is None or any(fnmatch.fnmatchcase(run.name, it) for it in only))
+
+
+def _attempt_digest(study: Study, scale: str, run: Run, seed: int, value: Any) -> str:
+    options = study.options(run, scale)
+    return _digest([run.procedure, study.table(run, scale, seed, value), options, seed])
+
+
+def _digest(node: Any) -> str:
+    return hashlib.sha256(json.dumps(node, sort_keys=True, default=str).encode()).hexdigest()[:10]

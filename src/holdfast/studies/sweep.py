@@ -1,0 +1,587 @@
+"""A search over settings, with Optuna; of any number of processes and machines, any of which may be killed.
+
+    proposal of trial n = f(seed, n, scores of the trials that ended before)        (1) random search: f(seed, n)
+
+The table ``sweep`` of a study file says what is searched and what for:
+
+    [sweep]
+    objective = { metric = "validation.mse", direction = "minimise" }
+    "cell.hidden_size" = { low = 16, high = 256, step = 16 }
+    "train.lr" = { low = 1e-4, high = 1e-1, log = true }
+    "train.optimiser" = { choices = ["adam", "rmsprop"] }
+
+A trial is a training run in a folder of its own. While it runs, its worker gives a sign of life to the storage; when
+that stays away, the trial is put back into the queue with the same values and the same folder, and whoever takes it
+goes on from its last checkpoint. The total of trials is a property of the sweep, not of a call: the same command
+again goes on, or joins in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.errors import ConfigError, DivergedError, HoldfastError, MissingExtraError, SettingError, ShapeError
+from holdfast.files import write_atomically
+from holdfast.studies.config import Study, overridden, run_settings
+from holdfast.studies.run import train_run
+from holdfast.studies.schema import structured
+from holdfast.train.log import read_log
+from holdfast.train.metrics import HIGHER_IS_BETTER
+
+if TYPE_CHECKING:
+    import optuna
+
+__all__ = ["Objective", "Range", "Search", "SweepResult", "Trial", "read_search", "sweep"]
+
+SIGN_OF_LIFE = 15  # seconds between two of a worker
+GRACE = 60  # seconds without one until its trial is taken up again
+
+
+@dataclasses.dataclass(frozen=True)
+class Objective:
+    """What is looked for.
+
+    Args:
+        metric: a split and a score, ``"validation.mse"``.
+        direction: "minimise" or "maximise"; by the metric's name if left out.
+        pick: the "best" evaluation of a run, or its "last".
+
+    Example:
+        >>> Objective("validation.accuracy").maximise
+        True
+    """
+
+    metric: str
+    direction: Literal["minimise", "maximise"] | None = None
+    pick: Literal["best", "last"] = "best"
+
+    def __post_init__(self) -> None:
+        split, _, score = self.metric.partition(".")
+        if not split or not score or "." in score:
+            raise SettingError(f'objective.metric expects a split and a score, "validation.mse"; got {self.metric!r}.')
+
+    @property
+    def maximise(self) -> bool:
+        """Whether higher is better."""
+        if self.direction is not None:
+            return self.direction == "maximise"
+        return self.metric.partition(".")[2] in HIGHER_IS_BETTER
+
+    def value(self, log: list[dict[str, Any]]) -> float | None:
+        """The objective of a run with these entries in its log; None if no evaluation gave a number.
+
+        Example:
+            >>> Objective("validation.mse").value([{"validation": {"mse": 0.3}}, {"validation": {"mse": 0.2}}])
+            0.2
+        """
+        split, _, score = self.metric.partition(".")
+        values = [entry.get(split, {}).get(score) for entry in log]
+        if self.pick == "last":
+            return values[-1] if values else None
+        finite = [value for value in values if value is not None and math.isfinite(value)]
+        return (max if self.maximise else min)(finite, default=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Where one setting may lie: numbers between two ends, both among them, or one of a few values.
+
+    Args:
+        low, high: the ends; whole numbers if both are written as such.
+        step: only multiples of it away from ``low``.
+        log: as many trials between 1 and 10 as between 10 and 100.
+        choices: instead of ends: values of any kind, tables too.
+
+    Example:
+        >>> Range(low=16, high=256, step=16).whole, Range(low=0.1, high=1, log=True).whole
+        (True, False)
+    """
+
+    low: int | float | None = None
+    high: int | float | None = None
+    step: int | float | None = None
+    log: bool = False
+    choices: tuple[Any, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.choices:
+            if self.low is not None or self.high is not None or self.step is not None or self.log:
+                raise SettingError("a range expects low and high, or choices, not both.")
+            return
+        if self.low is None or self.high is None:
+            raise SettingError("a range expects low and high, or choices.")
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
+            raise SettingError(f"a range expects low <= high, got {self.low} and {self.high}.")
+        if self.log and (self.low <= 0 or self.step is not None):
+            raise SettingError("a logarithmic range expects low above 0 and no step.")
+        if self.step is not None and not 0 < self.step < math.inf:
+            raise SettingError(f"a range expects a step above 0, got {self.step}.")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is one of whole numbers."""
+        return all(isinstance(end, int) for end in (self.low, self.high, self.step) if end is not None)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """Values that a sweep may come upon, for a check before it begins."""
+        return self.choices or (self.low, self.high)
+
+    def draw(self, trial: optuna.Trial, name: str) -> Any:
+        """The value of this setting in a trial."""
+        if self.choices:
+            labels = [choice if _is_plain(choice) else json.dumps(choice, sort_keys=True) for choice in self.choices]
+            return self.choices[labels.index(trial.suggest_categorical(name, labels))]
+        assert self.low is not None
+        assert self.high is not None
+        if self.whole:
+            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
+        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """The table ``sweep`` of a study: what is looked for, and the range of each setting by its dotted key.
+
+    Args:
+        objective: what for.
+        ranges: at least one.
+        run: the run of the study whose settings it starts from; the study's defaults if empty.
+    """
+
+    objective: Objective
+    ranges: dict[str, Range]
+    run: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One trial that has ended.
+
+    Args:
+        number: in the storage.
+        values: what was drawn, by dotted key.
+        score: the objective; None if there is none.
+        status: "finished", "diverged", or "failed" by an error.
+        reason: of the last two.
+        folder: of its run, below the sweep's.
+    """
+
+    number: int
+    values: dict[str, Any]
+    score: float | None
+    status: Literal["finished", "diverged", "failed"]
+    reason: str
+    folder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepResult:
+    """What a sweep has come to.
+
+    Args:
+        metric, direction: of the objective.
+        trials: those that have ended, best first, those without a score last.
+        elsewhere: how many are still being run by other workers.
+        folder: of all its runs.
+        storage: where Optuna keeps it, without a password.
+    """
+
+    metric: str
+    direction: str
+    trials: tuple[Trial, ...]
+    elsewhere: int
+    folder: str
+    storage: str
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial with a score."""
+        return self.trials[0] if self.trials and self.trials[0].score is not None else None
+
+
+def read_search(study: Study) -> Search:
+    """The search that a study describes.
+
+    Example:
+        >>> ranges = {"objective": {"metric": "validation.mse"}, "train.lr": {"low": 1e-4, "high": 0.1, "log": True}}
+        >>> read_search(Study("Tiny", sweep=ranges)).ranges["train.lr"].high
+        0.1
+        >>> read_search(Study("Tiny", sweep={**ranges, "train.clip": {"lo": 1}}))
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: study: unknown key 'lo' in sweep.train.clip; known: choices, high, log, low, step.
+    """
+    if not study.sweep:
+        raise ConfigError(f"{study.name} has no [sweep] table: nothing says what to search.")
+    table = dict(study.sweep)
+    if "objective" not in table:
+        raise ConfigError(f'{study.name}: sweep.objective is missing, such as {{ metric = "validation.mse" }}.')
+    objective = structured(Objective, table.pop("objective"), study.name, "sweep.objective")
+    run = table.pop("run", "")
+    if run not in ("", *(one.name for one in study.run)):
+        raise ConfigError(
+            f"{study.name}: sweep.run is {run!r}; known: {', '.join(one.name for one in study.run) or 'none'}."
+        )
+    ranges = {name: structured(Range, part, study.name, f"sweep.{name}") for name, part in _flat(table)}
+    if not ranges:
+        raise ConfigError(
+            f'{study.name}: sweep has no range, such as "train.lr" = {{ low = 1e-4, high = 1e-1, log = true }}.'
+        )
+    return Search(objective, ranges, run)
+
+
+def sweep(
+    study: Study,
+    trials: int,
+    folder: str | Path,
+    *,
+    storage: str | None = None,
+    sampler: Literal["tpe", "random"] = "tpe",
+    name: str | None = None,
+    scale: str | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    told: Callable[[Trial, Trial | None], None] | None = None,
+    waiting_for: Callable[[int], None] | None = None,
+    grace: int = GRACE,
+) -> SweepResult:
+    """Search until ``trials`` trials have ended, here or in other processes; go on with those that were left.
+
+    Args:
+        study: with a table ``sweep``.
+        trials: how many in all, those of earlier calls among them. Workers that begin the last trials at the same
+            moment may run a few more between them.
+        folder: where the runs go, one folder each.
+        storage: any Optuna URL, for several machines; ``sweep.db`` in ``folder``, an SQLite file, if None.
+        sampler: "tpe" learns from the trials that ended; "random" does not.
+        name: of the sweep in its storage; the study's if None.
+        scale: one of the study's, whose settings come on top.
+        seed: of the proposals (1). The runs' own seed is a setting of theirs.
+        progress: of each run.
+        told: called after each trial with it and the best so far.
+        waiting_for: called when nothing is left but this many trials that others have begun.
+        grace: seconds without a sign of life until a trial is taken up again.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came. The trial was saved, and waits for the next worker.
+
+    Example:
+        >>> import tempfile
+        >>> tiny = Study(
+        ...     "Tiny",
+        ...     defaults={
+        ...         "task": {"name": "addition", "steps": 4, "validation": 8},
+        ...         "train": {"updates": 1, "batch": 4},
+        ...     },
+        ...     sweep={"objective": {"metric": "validation.mse"}, "cell.hidden_size": {"low": 2, "high": 4, "step": 2}},
+        ... )
+        >>> result = sweep(tiny, 2, tempfile.mkdtemp(), progress=False)
+        >>> len(result.trials), result.best.score <= result.trials[1].score
+        (2, True)
+    """
+    if trials < 1:
+        raise SettingError(f"A sweep expects at least 1 trial, got {trials}.")
+    if sampler not in ("tpe", "random"):
+        raise SettingError(f'A sweep knows the samplers "tpe" and "random"; got {sampler!r}.')
+    search, base = read_search(study), _base(study, scale)
+    _check(study.name, search, base)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    url = storage or f"sqlite:///{folder.resolve() / 'sweep.db'}"
+    with _quiet_optuna() as optuna, _clear_errors(url):
+        searched = _Searched(optuna, study.name, search, base, folder, progress)
+        theirs = searched.open(url, name or study.name, sampler, seed, grace)
+        while True:
+            optuna.storages.fail_stale_trials(theirs)
+            known = theirs.get_trials(deepcopy=False)
+            done = sum(_counts(one) for one in known)
+            running, waiting = _in_state(known, "RUNNING"), _in_state(known, "WAITING")
+            if done >= trials:
+                break
+            if not waiting and done + running >= trials:  # the rest is being run elsewhere, or its worker is dead
+                if waiting_for is not None:
+                    waiting_for(running)
+                if _unchanged(theirs, known, grace + SIGN_OF_LIFE, optuna):
+                    break
+                continue
+            try:
+                theirs.optimize(searched.run, n_trials=1)
+            except BaseException:  # a signal, a full disk: no fault of the trial's
+                searched.put_back(theirs)
+                raise
+            result = searched.result(theirs, url)
+            _write_result(folder, result)
+            if told is not None and (last := searched.last(theirs)) is not None:
+                told(last, result.best)
+        result = searched.result(theirs, url)
+    _write_result(folder, result)
+    return result
+
+
+class _Searched:
+    """One worker's view of a sweep."""
+
+    def __init__(self, optuna: Any, source: str, search: Search, base: Mapping[str, Any], folder: Path, progress: bool):
+        self.optuna, self.source, self.search, self.base = optuna, source, search, base
+        self.folder, self.progress = folder, progress
+        self.number: int | None = None  # of the trial that this worker ran last
+
+    def open(self, url: str, name: str, sampler: str, seed: int, grace: int) -> optuna.Study:
+        """The sweep in its storage, made if it is not there; one of other settings is refused."""
+        optuna = self.optuna
+        options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+        store = optuna.storages.RDBStorage(
+            url,
+            engine_kwargs=options,
+            heartbeat_interval=max(1, min(SIGN_OF_LIFE, grace // 4)),
+            grace_period=grace,
+            heartbeat_stale_trial_callback=_put_back,
+        )
+        theirs = optuna.create_study(
+            storage=store,
+            study_name=name,
+            direction="maximize" if self.search.objective.maximise else "minimize",
+            sampler=_make_sampler(optuna, sampler, seed),
+            load_if_exists=True,
+        )
+        now = self._fingerprint()
+        held = theirs.user_attrs.get("fingerprint")
+        if held is None:
+            theirs.set_user_attr("fingerprint", now)
+        elif held != now:
+            raise ConfigError(
+                f"The sweep {name!r} in {_shown(url)} was begun with other ranges or settings; "
+                "give this one another folder or another --study-name."
+            )
+        return theirs
+
+    def _fingerprint(self) -> str:
+        held = {"search": dataclasses.asdict(self.search), "base": self.base}
+        return hashlib.sha256(json.dumps(held, sort_keys=True, default=str).encode()).hexdigest()
+
+    def run(self, trial: optuna.Trial) -> float:
+        """Train with the values of a trial, in its folder or in that of the trial that it takes up."""
+        self.number = trial.number
+        values = {name: one.draw(trial, name) for name, one in self.search.ranges.items()}
+        place = trial.user_attrs.get("folder") or f"trial-{trial.number:04d}"
+        trial.set_user_attr("folder", place)
+        try:
+            settings = run_settings(overridden(self.base, values), self.source)
+            train_run(settings, self.folder / place, progress=self.progress)
+            score = self.search.objective.value(read_log(self.folder / place / "log.jsonl"))
+            if score is None:
+                raise SettingError(f"No evaluation gave {self.search.objective.metric}; is it one that the task has?")
+        except DivergedError as error:  # counts as worse than every number, which a sampler can learn from
+            trial.set_user_attr("diverged", str(error))
+            raise self.optuna.TrialPruned(str(error)) from None
+        except (ConfigError, SettingError, ShapeError) as error:  # this value cannot be; others may
+            trial.set_user_attr("error", str(error))
+            if self._hopeless(trial.study):
+                raise
+            raise self.optuna.TrialPruned(str(error)) from None
+        return score
+
+    def _hopeless(self, theirs: optuna.Study) -> bool:
+        """Whether three trials, and all so far, gave errors alone: the mistake is in the study, not in a value."""
+        ended = [one for one in theirs.get_trials(deepcopy=False) if _counts(one)]
+        return len(ended) >= 2 and all("error" in one.user_attrs for one in ended)
+
+    def put_back(self, theirs: optuna.Study) -> None:
+        """Queue the trial that this worker was at again, unless it came to an end of its own."""
+        for one in theirs.get_trials(deepcopy=False):
+            if one.number == self.number and one.state.name == "FAIL" and not _counts(one):
+                _put_back(theirs, one)
+
+    def last(self, theirs: optuna.Study) -> Trial | None:
+        """The trial that this worker ran last."""
+        ended = [one for one in theirs.get_trials(deepcopy=False) if one.number == self.number and _counts(one)]
+        return self._told(ended[0]) if ended else None
+
+    def result(self, theirs: optuna.Study, url: str) -> SweepResult:
+        known, objective = theirs.get_trials(deepcopy=False), self.search.objective
+        ended = [self._told(one) for one in known if _counts(one)]
+        sign = -1 if objective.maximise else 1
+        ended.sort(key=lambda one: (one.score is None, sign * (one.score or 0.0), one.number))
+        direction = "maximise" if objective.maximise else "minimise"
+        running = _in_state(known, "RUNNING")
+        return SweepResult(objective.metric, direction, tuple(ended), running, str(self.folder), _shown(url))
+
+    def _told(self, one: optuna.trial.FrozenTrial) -> Trial:
+        values = {name: self._meant(name, value) for name, value in one.params.items()}
+        place = one.user_attrs.get("folder", "")
+        for status in ("diverged", "failed"):
+            attribute = "error" if status == "failed" else status
+            if attribute in one.user_attrs:
+                return Trial(one.number, values, None, status, one.user_attrs[attribute], place)
+        return Trial(one.number, values, one.value, "finished", "", place)
+
+    def _meant(self, name: str, stored: Any) -> Any:
+        """Tables among choices are kept as text in the storage."""
+        choices = self.search.ranges[name].choices if name in self.search.ranges else ()
+        return next(
+            (one for one in choices if not _is_plain(one) and json.dumps(one, sort_keys=True) == stored), stored
+        )
+
+
+def _base(study: Study, scale: str | None) -> dict[str, Any]:
+    """The settings that every trial starts from."""
+    search = read_search(study)
+    table: dict[str, Any] = overridden(study.defaults, {})
+    chosen = next((one for one in study.run if one.name == search.run), None)
+    if chosen is not None and scale is not None:
+        return study.table(chosen, scale, study.seeds(chosen, scale)[0])
+    if chosen is not None:
+        table = overridden(table, chosen.set)
+    return overridden(table, study.at(scale).set) if scale is not None else table
+
+
+def _check(source: str, search: Search, base: Mapping[str, Any]) -> None:
+    """The settings at the ends of every range, so that a mistake shows before the first trial."""
+    first = {name: one.ends[0] for name, one in search.ranges.items()}
+    for name, one in search.ranges.items():
+        for end in one.ends:
+            run_settings(overridden(base, {**first, name: end}), f"{source}: sweep.{name} = {end!r}")
+    settings = run_settings(overridden(base, first), source)
+    split = search.objective.metric.partition(".")[0]
+    if split not in settings.training.evaluate_on:
+        on = ", ".join(settings.training.evaluate_on)
+        raise ConfigError(
+            f"{source}: sweep.objective asks for {search.objective.metric}, but train.evaluate_on has {on}."
+        )
+    spec = settings.task.load().spec
+    known = {"loss", spec.metric} | ({"accuracy"} if spec.loss != "mse" else set())
+    if (score := search.objective.metric.partition(".")[2]) not in known:
+        raise ConfigError(
+            f"{source}: sweep.objective asks for {score!r}; {settings.task_name} has {', '.join(sorted(known))}."
+        )
+
+
+def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Ranges by dotted key, from keys that are dotted and from tables in tables alike."""
+    fields = {field.name for field in dataclasses.fields(Range)}
+    for name, part in table.items():
+        dotted = f"{where}{name}"
+        inside = isinstance(part, Mapping) and part and all(isinstance(deeper, Mapping) for deeper in part.values())
+        if inside and not fields & part.keys():
+            yield from _flat(part, f"{dotted}.")
+        else:
+            yield dotted, part
+
+
+def _make_sampler(optuna: Any, kind: str, seed: int) -> Any:
+    """(1): a fresh sampler a trial, seeded by its number, so that workers never propose the same by accident."""
+
+    class ByNumber(optuna.samplers.BaseSampler):
+        def before_trial(self, study: Any, trial: Any) -> None:
+            mixed = hashlib.sha256(f"{seed} {trial.number}".encode()).digest()
+            number = int.from_bytes(mixed[:4], "big")
+            self.inner = (
+                optuna.samplers.RandomSampler(seed=number)
+                if kind == "random"
+                else optuna.samplers.TPESampler(seed=number)
+            )
+            self.inner.before_trial(study, trial)
+
+        def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
+            return self.inner.infer_relative_search_space(study, trial)
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
+            return self.inner.sample_relative(study, trial, search_space)
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
+            return self.inner.sample_independent(study, trial, param_name, param_distribution)
+
+    return ByNumber()
+
+
+def _put_back(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+    """Queue a trial that was cut short again: same values, same folder, so that its run goes on."""
+    study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
+
+
+def _counts(trial: optuna.trial.FrozenTrial) -> bool:
+    """Whether a trial is one of the total: it ended by itself. One that was cut short goes on under a new number."""
+    return trial.state.name in ("COMPLETE", "PRUNED") or (trial.state.name == "FAIL" and "error" in trial.user_attrs)
+
+
+def _in_state(trials: list[optuna.trial.FrozenTrial], state: str) -> int:
+    return sum(one.state.name == state for one in trials)
+
+
+def _unchanged(theirs: optuna.Study, known: list[optuna.trial.FrozenTrial], seconds: float, optuna: Any) -> bool:
+    """Wait for a trial elsewhere to end, or to go without signs of life; True if neither came: it is alive."""
+    before, end = [one.state for one in known], time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(min(1.0, seconds / 20))
+        optuna.storages.fail_stale_trials(theirs)
+        if [one.state for one in theirs.get_trials(deepcopy=False)] != before:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _quiet_optuna() -> Iterator[Any]:
+    """Optuna, without its own log and without its word that signs of life are experimental."""
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtraError("A sweep needs Optuna: pip install 'holdfast[sweep]'") from None
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            yield optuna
+    finally:
+        optuna.logging.set_verbosity(before)
+
+
+@contextlib.contextmanager
+def _clear_errors(url: str) -> Iterator[None]:
+    """What a storage can say, as a ConfigError that names it."""
+    import optuna
+    import sqlalchemy.exc
+
+    try:
+        yield
+    except ImportError as error:
+        if isinstance(error, HoldfastError):
+            raise
+        raise ConfigError(
+            f"The storage {_shown(url)} needs a database driver that is not installed: {error}."
+        ) from None
+    except (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        inner = error.__cause__ or getattr(error, "orig", None) or error
+        raise ConfigError(f"The storage {_shown(url)} cannot be used: {str(inner).splitlines()[0]}") from None
+    except RuntimeError as error:
+        if isinstance(error, HoldfastError) or "optuna" not in str(error).lower():
+            raise
+        raise ConfigError(f"The storage {_shown(url)} is of another Optuna: {error}") from None
+
+
+def _shown(url: str) -> str:
+    """A URL without its password."""
+    import sqlalchemy.engine
+    import sqlalchemy.exc
+
+    try:
+        return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
+    except sqlalchemy.exc.ArgumentError:
+        return url if "@" not in url else "(a URL that cannot be read)"
+
+
+def _write_result(folder: Path, result: SweepResult) -> None:
+    write_atomically(folder / "sweep.json", json.dumps(dataclasses.asdict(result), indent=2, default=str) + "\n")
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,96 @@
+"""From a file of one's own to predictions."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+
+def test_what_was_worked_out_is_said(own):
+    _, _, ran = own
+    for said in ("40", "2 classes: fast (20), slow (20)", "Splits: ", "Batches of", "Adam with learning rate"):
+        assert said in ran.err
+
+
+def test_a_run_is_scored_on_another_file(command, own, waves, tmp_path):
+    folder, _, _ = own
+    scored = json.loads(command("evaluate", folder, "--data", waves(tmp_path / "more.csv", count=10), "--json").out)
+    assert set(scored["scores"]) == {"loss", "accuracy"}
+    assert scored["scores"]["accuracy"] * 10 == pytest.approx(round(scored["scores"]["accuracy"] * 10))
+
+
+def test_predictions_are_classes_with_probabilities_that_add_up(command, own, waves, tmp_path):
+    folder, _, _ = own
+    data = waves(tmp_path / "new.csv", target=None, count=7)
+    ran = command("predict", folder, "--data", data, "--out", tmp_path / "p.csv")
+    assert ran.code == 0, ran.text
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["sequence"] for row in rows] == [f"s{index}" for index in range(7)]
+    for row in rows:
+        shares = {name: float(row[f"p({name})"]) for name in ("fast", "slow")}
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+        assert row["prediction"] == max(shares, key=shares.get)
+
+
+def test_predictions_are_the_same_in_every_kind_of_file(command, own, waves, tmp_path):
+    folder, _, _ = own
+    data = waves(tmp_path / "new.csv", target=None, count=5)
+    for suffix in ("csv", "npz", "parquet"):
+        if suffix == "parquet":
+            pytest.importorskip("pyarrow")
+        assert command("predict", folder, "--data", data, "--out", tmp_path / f"p.{suffix}").code == 0
+    with (tmp_path / "p.csv").open() as file:
+        table = {
+            name: list(column)
+            for name, column in zip(
+                *(lambda rows: (rows[0], zip(*rows[1:], strict=True)))(list(csv.reader(file))), strict=True
+            )
+        }
+    arrays = np.load(tmp_path / "p.npz")
+    import pyarrow.parquet
+
+    parquet = pyarrow.parquet.read_table(tmp_path / "p.parquet").to_pydict()
+    assert list(table) == list(arrays) == list(parquet)
+    assert table["prediction"] == arrays["prediction"].tolist() == parquet["prediction"]
+    np.testing.assert_allclose([float(share) for share in table["p(fast)"]], arrays["p(fast)"], atol=1e-8)
+    np.testing.assert_array_equal(parquet["p(fast)"], arrays["p(fast)"])
+
+
+def test_numbers_come_back_in_their_own_units(command, waves, tmp_path):
+    """Targets lie around 107 with deviation 5: so do predictions, though the network sees mean 0 and deviation 1."""
+    data = waves(tmp_path / "mine.csv", target="speed")
+    words = ["--target", "speed", "--set", "task.sequence=name", "--cell", "gru", "--hidden", 4, "--epochs", 1, "-q"]
+    assert command("train", "--data", data, *words, "--run", tmp_path / "r").code == 0
+    assert command("predict", tmp_path / "r", "--data", data, "--out", tmp_path / "p.npz").code == 0
+    speeds = np.load(tmp_path / "p.npz")["speed"]
+    assert len(speeds) == 40
+    assert (abs(speeds - 107) < 30).all()
+
+
+def test_the_next_step_of_every_feature_is_predicted(command, waves, tmp_path):
+    data = waves(tmp_path / "mine.csv", target=None)
+    words = ["--set", "task.sequence=name", "--hidden", 4, "--epochs", 1, "-q", "--run", tmp_path / "r"]
+    assert command("train", "--data", data, *words).code == 0
+    assert command("predict", tmp_path / "r", "--data", data, "--out", tmp_path / "p.csv").code == 0
+    assert (tmp_path / "p.csv").read_text().splitlines()[0] == "sequence,next x,next y"
+
+
+def test_what_cannot_be_predicted_is_said_and_nothing_is_written(command, own, trained, waves, tmp_path):
+    folder, data, _ = own
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    for words, said in {
+        (trained, "--data", data, "--out", tmp_path / "p.csv"): "this run's task is addition",
+        (folder, "--data", data, "--out", tmp_path / "p.txt"): "predict writes .csv, .parquet or .npz",
+        (folder, "--data", tmp_path / "none.csv", "--out", tmp_path / "p.csv"): "none.csv",
+        (folder, "--data", tmp_path / "other.csv", "--out", tmp_path / "p.csv"): "other.csv",
+        (folder, "--data", data, "--out", tmp_path / "none" / "p.csv"): "No such file or directory",
+        (tmp_path, "--data", data): "holds no run",
+    }.items():
+        ran = command("predict", *words)
+        assert ran.code == 1, words
+        assert said in ran.err
+        assert "Traceback" not in ran.text
+        assert "unexpected" not in ran.text
+    assert not list(tmp_path.glob("p.*"))

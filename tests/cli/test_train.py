@@ -1,0 +1,227 @@
+"""``train``, ``resume`` and ``evaluate`` on a task."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigError
+from holdfast.studies.request import Request, choose, parse_setting, read_settings_file
+
+
+def test_a_run_has_the_settings_that_were_typed(trained):
+    table = json.loads((trained / "settings.json").read_text())
+    assert table["task"]["steps"] == 4
+    assert table["cell"]["hidden_size"] == 4
+    assert (table["train"]["updates"], table["train"]["batch"]) == (4, 4)
+
+
+def test_a_run_without_a_folder_takes_the_next_free_one(command, here, tiny):
+    for count in (1, 2):
+        ran = command("train", "addition", *tiny, "--updates", 1)
+        assert ran.code == 0
+        assert f"runs/addition-sgornn-{count}" in ran.err
+        assert (here / "runs" / f"addition-sgornn-{count}" / "outcome.json").is_file()
+
+
+def test_what_was_not_asked_for_is_chosen_and_said():
+    chosen = choose(Request("addition", options={"task.steps": 4}))
+    assert chosen.settings[0].training.updates == 1000
+    assert chosen.choices == ("1000 updates: --updates sets another number.",)
+
+
+def test_options_come_after_the_file_and_set_comes_last(command, here, tiny):
+    (here / "run.toml").write_text(
+        '[task]\nname = "addition"\nsteps = 9\n[cell]\nname = "gru"\n[train]\nupdates = 2\nlr = 0.5\nbatch = 7\n'
+    )
+    assert (
+        command("train", "--config", "run.toml", *tiny, "--lr", 0.25, "--set", "train.lr=0.125", "--run", "r").code == 0
+    )
+    table = json.loads((here / "r" / "settings.json").read_text())
+    assert (table["cell"]["name"], table["task"]["steps"], table["train"]["lr"]) == ("gru", 4, 0.125)
+    assert (table["train"]["batch"], table["train"]["updates"]) == (4, 2)
+
+
+def test_a_runs_settings_are_a_settings_file(command, here, trained):
+    ran = command("train", "--config", trained / "settings.json", "--seed", 5, "--run", "again", "-q", "--json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["updates"] == 4
+
+
+def test_several_cells_give_a_table_and_a_plot(command, here, tiny):
+    words = ["train", "addition", *tiny, "--updates", 2, "--cell", "sgornn", "--cell", "lstm", "--run", "both"]
+    ran = command(*words, "--set", "lstm:train.lr=0.5", "--figure", "plots/addition.png")
+    assert ran.code == 0, ran.text
+    for word in ("sgornn", "lstm", "test error", "best constant answer", "0.16667", "0.5", "plots/addition.png"):
+        assert word in ran.out
+    assert (here / "plots" / "addition.png").stat().st_size > 5_000
+    assert json.loads((here / "both" / "lstm" / "settings.json").read_text())["train"]["lr"] == 0.5
+    assert json.loads((here / "both" / "sgornn" / "settings.json").read_text())["train"]["lr"] == 1e-3
+
+
+def test_a_folder_with_another_run_is_refused(command, trained, tiny):
+    ran = command("train", "addition", *tiny, "--updates", 5, "--run", trained)
+    assert ran.code == 1
+    assert "train.updates = 4, not 5" in ran.err
+
+
+def test_a_finished_run_is_not_run_again(command, trained):
+    log = (trained / "log.jsonl").read_bytes()
+    ran = command("resume", trained)
+    assert ran.code == 0
+    assert "Finished after 4 updates" in ran.out
+    assert (trained / "log.jsonl").read_bytes() == log
+
+
+def test_scores_of_a_run(command, trained):
+    ran = command("evaluate", trained)
+    assert ran.code == 0
+    assert "best constant answer: 0.16667" in ran.out
+    scored = json.loads(command("evaluate", trained, "--split", "validation", "--which", "last", "--json").out)
+    log = [json.loads(line) for line in (trained / "log.jsonl").read_text().splitlines()]
+    assert scored["scores"]["mse"] == pytest.approx(
+        log[-1]["validation"]["mse"], rel=1e-9
+    )  # another batch size adds otherwise
+
+
+def test_a_run_that_diverges_is_exit_code_three(command, here, tiny):
+    words = ["train", "addition", *tiny, "--updates", 50, "--optimiser", "sgd", "--lr", "1e30", "--cell", "linear"]
+    ran = command(*words, "--run", "wild")
+    assert ran.code == 3
+    assert "not finite" in ran.err
+    assert "Traceback" not in ran.text
+    assert command("resume", "wild").code == 3
+    assert json.loads((here / "wild" / "outcome.json").read_text())["status"] == "diverged"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(command, here, tiny, number):
+    """The real signal, sent to this process once the run has written its first line."""
+    log, over = here / "long" / "log.jsonl", threading.Event()
+
+    def send():
+        while not over.is_set() and not (log.exists() and log.stat().st_size):
+            time.sleep(0.01)
+        if not over.is_set():
+            os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    words = ["train", "addition", *tiny, "--updates", 1_000_000, "--set", "train.evaluate_every=5", "--run", "long"]
+    ran = command(*words)
+    over.set()
+    thread.join()
+    assert ran.code == 128 + number
+    assert "saved: holdfast resume long" in ran.err
+    assert (here / "long" / "last.safetensors").is_file()
+    assert not (here / "long" / "outcome.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train"], "What to train on?"),
+        (["train", "adition"], "Unknown task 'adition'; known: addition"),
+        (["train", "addition", "--data", "x.csv"], "--data is a task of its own"),
+        (["train", "addition", "--target", "y"], "--target names a column of --data"),
+        (["train", "--data", "none.csv"], "none.csv"),
+        (["train", "--config", "none.toml"], "none.toml cannot be read: No such file or directory."),
+        (["train", "addition", "--set", "steps"], "--set expects KEY=VALUE"),
+        (["train", "addition", "--set", "task.step=4", "--updates", "1"], "unknown key 'step' in task; known: form"),
+        (["train", "addition", "--set", "lstm:train.lr=1", "--updates", "1"], "a cell that is not trained"),
+        (["train", "addition", "--cell", "lsmt", "--updates", "1"], "unknown cell 'lsmt'; known: exprnn"),
+        (["train", "addition", "--cell", "gru", "--cell", "gru", "--updates", "1"], "different cells"),
+        (
+            ["train", "addition", "--cell", "gru", "--cell", "rnn", "--devices", "2", "--updates", "1"],
+            "--devices shares",
+        ),
+        (["train", "addition", "--optimiser", "adm", "--updates", "1", "-q"], "adm"),
+        (["train", "addition", "--epochs", "2", "-q"], "no epochs"),
+        (["train", "addition", "--updates", "1", "--run", "file"], "file"),
+        (["resume", "none"], "none holds no run"),
+        (["resume", "file"], "file holds no run"),
+        (["evaluate", "none"], "none holds no run"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(command, here, words, said):
+    (here / "file").write_text("not a folder")
+    ran = command(*words)
+    assert ran.code == 1, ran.text
+    assert said in ran.err
+    assert "Traceback" not in ran.text
+    assert "unexpected" not in ran.text
+
+
+def test_scores_that_cannot_be_had(command, trained):
+    for words, said in {
+        ("--split", "holdout"): "has the splits",
+        ("--data", "x.csv"): "this run's task is addition",
+        ("--split", "test", "--data", "x.csv"): "leave one out",
+    }.items():
+        ran = command("evaluate", trained, *words)
+        assert ran.code == 1
+        assert said in ran.err
+    assert command("evaluate", trained, "--which", "worst").code == 2
+
+
+def test_under_torchrun_the_folder_must_be_given(command, here, tiny, monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ran = command("train", "addition", *tiny, "--updates", 1)
+    assert ran.code == 1
+    assert "add --run FOLDER" in ran.err
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=60, deadline=None)
+def test_a_setting_is_a_key_and_a_value_or_an_error(text):
+    try:
+        cell, key, _ = parse_setting(text)
+    except ConfigError:
+        return
+    assert all(key.split("."))
+    assert cell != ""
+
+
+@given(st.binary(max_size=60), st.sampled_from([".toml", ".json"]))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_settings_file_of_any_bytes_is_tables_or_an_error(tmp_path, data, suffix):
+    path = tmp_path / f"any{suffix}"
+    path.write_bytes(data)
+    try:
+        assert isinstance(read_settings_file(path), dict)
+    except ConfigError as error:
+        assert path.name in str(error)  # noqa: PT017 - either of the two is right
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(width=16)
+    | st.sampled_from(["addition", "gru", "updates"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["name", "task", "cell", "train", "updates", "options", "steps"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["task", "cell", "train", "name"]), JSON, max_size=4))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_settings_file_of_any_tables_is_settings_or_an_error(tmp_path, table):
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(table))
+    try:
+        chosen = choose(Request(config=path, set=("task.steps=4",)))
+    except ValueError as error:  # ConfigError, SettingError
+        assert type(error).__module__ == "holdfast.errors"  # noqa: PT017 - either of the two is right
+        return
+    assert chosen.settings[0].task_name == "addition"

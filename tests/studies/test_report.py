@@ -1,0 +1,165 @@
+"""Claims are judged by what came out, and what did not come out stays in the table."""
+
+import dataclasses
+
+import pytest
+
+from holdfast.studies.claims import judge, shown, summary
+from holdfast.studies.config import Claim, Run, Scale, Study, load_study
+from holdfast.studies.environment import Environment
+from holdfast.studies.report import overview, overview_table, report
+from holdfast.studies.result import Attempt, Measured, SeedResult, StudyResult, read_result, write_result
+from holdfast.studies.study import run_study
+
+WHERE = Environment({"torch": "2.13.0"}, "Linux x86_64", "a CPU", 2, 1)
+
+
+def entry(run, seed, *measured, chosen=0):
+    return SeedResult(run, seed, "0", tuple(Attempt(None, it) for it in measured), chosen, "2026-01-02", WHERE)
+
+
+def scored(value, **more):
+    return Measured(best={"test.accuracy": value}, last={"test.accuracy": value}, parameters=7, **more)
+
+
+DIVERGED = Measured(status="diverged", reason="no number", best={"test.accuracy": 0.5})
+RESULT = StudyResult(
+    "s0/made",
+    "small",
+    (
+        entry("a", 0, scored(0.90)),
+        entry("a", 1, scored(0.94)),
+        entry("b", 0, scored(0.91)),
+        entry("c", 0, DIVERGED, scored(0.2), chosen=1),
+        entry("d", 0, DIVERGED),
+    ),
+)
+
+
+def judged(**claim):
+    claim = Claim(**{"text": "it is so", "run": "a", "metric": "test.accuracy", "pick": "last", **claim})
+    runs = tuple(Run(name) for name in "abcde")
+    study = Study("Made", run=runs, scale={"small": Scale(), "paper": Scale()}, claim=(claim,), name="s0/made")
+    return judge(study, RESULT, "small")[0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "status"),
+    [
+        ({"at_least": 0.92}, "met"),
+        ({"at_least": 0.921}, "not met"),
+        ({"at_most": 0.92}, "met"),
+        ({"at_most": 0.919}, "not met"),
+        ({"at_least": 0.9, "at_most": 0.93}, "met"),
+        ({"at_least": 0.9, "at_most": 0.91}, "not met"),
+        ({"metric": "parameters", "equals": 7}, "met"),
+        ({"metric": "parameters", "equals": 8}, "not met"),
+        ({"than": "b"}, "met"),
+        ({"than": "b", "better_by": 0.011}, "not met"),
+        ({"run": "b", "than": "a"}, "not met"),
+        ({"run": "b", "than": "a", "better_by": -0.02}, "met"),  # within 0.02
+        ({"than": "b", "better": "lower"}, "not met"),
+        ({"than": "d"}, "met"),  # the other one has no number at all
+        ({"run": "d", "at_least": 0.0}, "not met"),
+        ({"run": "d", "pick": "best", "at_least": 0.5}, "met"),
+        ({"run": "d", "metric": "diverged", "at_least": 1.0}, "met"),
+        ({"run": "c", "metric": "diverged", "at_least": 1.0}, "not met"),  # one of two attempts
+        ({"run": "a", "metric": "diverged", "at_most": 0.0}, "met"),
+        ({"run": "e", "at_least": 0.0}, "not run"),
+        ({"than": "e"}, "not run"),
+        ({"at_least": 0.0, "scales": ("paper",)}, "not run"),
+        ({"metric": "test.loss", "at_most": 9.0}, "not met"),  # never measured
+    ],
+)
+def test_a_claim_is_judged_by_the_mean_over_seeds(claim, status):
+    assert judged(**claim).status == status
+
+
+def test_a_seed_without_the_number_cannot_bear_a_claim_out():
+    result = dataclasses.replace(RESULT, results=(*RESULT.results, entry("a", 2, DIVERGED)))
+    study = Study("Made", run=(Run("a"),), claim=(Claim("it is", "a", "test.accuracy", pick="last", at_least=0.5),))
+    it = judge(study, result, "small")[0]
+    assert it.status == "not met"
+    assert it.text == "92.00% ± 2.83% (n = 2, 1 without)"
+
+
+def test_mean_and_standard_deviation_are_those_of_the_textbook():
+    it = summary([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0])
+    assert it.mean == 5.0
+    assert it.spread == pytest.approx((32 / 7) ** 0.5)
+    assert summary([3.0]).spread is None
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.9407, "test.accuracy", "94.07%"),
+        (0.035, "train.accuracy - test.accuracy", "3.50%"),
+        (132.264, "test.perplexity", "132.26"),
+        (67201, "parameters", "67,201"),
+        (0.0312345, "validation.mse", "0.03123"),
+        ("converges", "validation.mse", "converges"),
+        (0.5, "diverged", "50%"),
+    ],
+)
+def test_numbers_are_shown_as_the_papers_tables_show_them(value, metric, text):
+    assert shown(value, metric) == text
+
+
+def test_a_report_holds_every_claim_every_run_and_the_setting(ran):
+    study, result, results = ran
+    text = (results / "s0/tiny/small/report.md").read_text()
+    lines = text.splitlines()
+    assert any(line.startswith("| it has 27 parameters | 27 | 27 ± 0 (n = 2) | small | met |") for line in lines)
+    assert any(line.startswith("| it answers without a mistake") and line.endswith("| **not met** |") for line in lines)
+    assert any(line.startswith("| the exploding one explodes") and "100% ± 0% (n = 2)" in line for line in lines)
+    for run in study.run:
+        assert any(line.startswith(f"| {run.title} |") for line in lines)
+    assert "| fastrnn | 3 | train.lr = 0.001 |" in text
+    assert "![Error](figure-1.png)" in text
+    assert "holdfast study run s0/tiny --scale small" in text
+    assert "Small enough for a test." in text
+    assert result.results[0].environment.cpu in text
+    assert str(results.parent) not in text
+    assert "changed since" not in text
+
+
+def test_a_report_says_when_the_study_has_changed_since(tiny, ran):
+    tiny.write_text(tiny.read_text().replace('set   = { "cell.name" = "sgornn" }', 'set = { "train.lr" = 2e-2 }'))
+    text = report(load_study(tiny), ran[1])
+    assert "- the study file has changed since these were run: sgornn\n" in text
+
+
+def test_the_overview_has_every_claim_of_every_study_run_or_not(ran, tmp_path):
+    study, _, results = ran
+    assert [row.status for row in overview([study], tmp_path)] == 3 * ["not run"]
+    rows = overview([study], results)
+    assert [(row.scale, row.status) for row in rows] == [("small", "met"), ("small", "not met"), ("small", "met")]
+    table = overview_table(rows).splitlines()
+    assert len(table) == 5
+    assert {line.count("|") for line in table} == {7}
+
+
+def test_smoke_is_no_evidence(tiny, tmp_path):
+    study = load_study(tiny)
+    run_study(study, "smoke", tmp_path / "results", runs=tmp_path / "runs", progress=False)
+    assert {row.status for row in overview([study], tmp_path / "results")} == {"not run"}
+
+
+def test_a_bar_in_a_claim_does_not_break_the_table():
+    study = Study("Made", run=(Run("a"),), claim=(Claim("|x| is\nsmall", "a", "test.accuracy", at_most=1.0),))
+    assert r"| \|x\| is small |" in report(study, StudyResult("made", "small"))
+
+
+def test_results_survive_the_way_through_their_file(tmp_path):
+    write_result(tmp_path / "result.json", RESULT)
+    assert read_result(tmp_path / "result.json") == RESULT
+
+
+def test_numbers_that_are_none_become_null(tmp_path):
+    odd = Measured(best={"a.loss": float("nan")}, curve={"update": (1, 2), "a.loss": (float("inf"), 0.12345678)})
+    write_result(tmp_path / "result.json", StudyResult("s", "small", (entry("a", 0, odd),)))
+    kept = read_result(tmp_path / "result.json")
+    assert kept is not None
+    assert kept.results[0].measured.best == {"a.loss": None}
+    assert kept.results[0].measured.curve["a.loss"] == (None, 0.123457)

@@ -1,0 +1,107 @@
+"""The shipped studies: they load, they are as printed, and S3's addition runs."""
+
+import functools
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.studies.config import find_studies, load_study, run_settings
+from holdfast.studies.run import prepare
+from holdfast.studies.study import run_study
+from holdfast.train.model import LAYERS
+
+ROOT = Path(__file__).parents[2] / "studies"
+FILES = find_studies(ROOT)
+
+
+@functools.cache
+def study(name):
+    return load_study(ROOT / f"{name}.toml", ROOT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(ROOT).as_posix() for path in FILES])
+def test_every_shipped_study_loads_and_has_its_scales(path):
+    it = load_study(path, ROOT)
+    assert it.name == path.relative_to(ROOT).with_suffix("").as_posix()
+    if it.sweep and not it.claim:
+        return  # a search has no claims, and one scale is enough
+    assert list(it.scale) == ["smoke", "small", "paper"]
+    assert all(it.runs_at(scale) for scale in it.scale)
+    assert it.source
+    assert it.claim
+    assert {run.name for scale in ("small", "paper") for run in it.runs_at(scale)} == {run.name for run in it.run}
+
+
+def test_s3_is_whole():
+    assert {"s3/addition", "s3/har2", "s3/ptb"} <= {load_study(path, ROOT).name for path in FILES}
+
+
+@pytest.mark.parametrize("steps", [500, 1000, 5000])
+@pytest.mark.parametrize(("model", "count"), [("sgornn", 1411), ("vprnn", 1409), ("fastrnn", 16899), ("lstm", 67201)])
+def test_addition_at_paper_scale_is_as_printed(model, count, steps):
+    """§3.1: 128 units, batches of 64, 20,000 updates, rate to zero linearly, 640 sequences scored every 100 updates."""
+    it = study("s3/addition")
+    run = next(run for run in it.run if run.name == f"{model}-{steps}")
+    assert it.values(run, "paper") == (1e-2, 1e-3, 1e-4)
+    settings = run_settings(it.table(run, "paper", 0, 1e-2))
+    network, _ = prepare(settings)
+    assert sum(weight.numel() for weight in network.parameters()) == count
+    assert (settings.task.steps, settings.task.validation) == (steps, 640)
+    training = settings.training
+    assert (training.optimiser, training.options) == ("rmsprop", {"alpha": 0.9, "eps": 1e-7})
+    assert (training.batch, training.updates, training.evaluate_every, training.clip) == (64, 20_000, 100, None)
+    assert training.schedule.multiplier(5_000, 20_000) == 0.75
+
+
+def test_small_keeps_the_papers_schedule_and_cuts_the_updates():
+    it = study("s3/addition")
+    for run in it.runs_at("small"):
+        training = run_settings(it.table(run, "small", 0, 1e-2)).training
+        assert training.updates < 20_000
+        assert training.schedule.over == 20_000
+
+
+def test_sgornn_starts_at_the_printed_gates_and_relu_is_everywhere_but_in_the_lstm():
+    for name in ("s3/addition", "s3/har2", "s3/ptb"):
+        it = study(name)
+        for run in it.run:
+            network = run_settings(it.table(run, "paper", 1)).network
+            layer = LAYERS[network.name](2, 4, **network.options) if network.options else LAYERS[network.name](2, 4)
+            (cell,) = layer.cells
+            assert cell.phi is (torch.tanh if network.name == "lstm" else torch.relu)
+            if network.name == "sgornn":
+                assert (cell.gates.start, cell.gates.clip) == ((-3.75, 3.0), "2alpha")
+
+
+def test_har2_at_paper_scale_is_as_printed():
+    """§3.2: 300 epochs of batches of 100, the rate cut to a tenth after 200, seeds 1 to 10."""
+    it = study("s3/har2")
+    for run in it.run:
+        assert it.seeds(run, "paper") == tuple(range(1, 11))
+        settings = run_settings(it.table(run, "paper", 1))
+        assert settings.network.hidden_size == (64 if run.name == "lstm" else 128)
+        training, updates = settings.training, 300 * 74
+        assert (training.lr, training.batch, training.epochs) == (1e-3, 100, 300)
+        assert training.schedule.multiplier(200 * 74 - 1, updates) == 1.0
+        assert training.schedule.multiplier(200 * 74, updates) == 0.1
+        assert training.evaluate_on == ("train", "test")
+
+
+def test_ptb_at_paper_scale_is_as_printed():
+    """§3.3: windows of 300, 256 units and features, dropout of 0.3 on the embedding, 300 epochs."""
+    it = study("s3/ptb")
+    for run in it.run:
+        settings = run_settings(it.table(run, "paper", 0))
+        network = settings.network
+        assert (settings.task.window, settings.task.protocol) == (300, "windows")
+        assert (network.hidden_size, network.embedding, network.input_dropout, network.tied) == (256, 256, 0.3, False)
+        assert (settings.training.epochs, settings.training.carry_state) == (300, False)
+
+
+def test_s3_addition_runs_at_smoke(tmp_path):
+    it = study("s3/addition")
+    result = run_study(it, "smoke", tmp_path / "results", runs=tmp_path / "runs", progress=False)
+    assert {entry.run for entry in result.results} == {run.name for run in it.runs_at("smoke")}
+    assert all(entry.measured.updates == 2 for entry in result.results)
+    assert (tmp_path / "results/s3/addition/smoke/report.md").is_file()
