@@ -1,17 +1,22 @@
 """The loop does what its settings say."""
 
+import contextlib
 import json
 import math
+import os
+import signal
 
 import pytest
 import torch
 from _runs import noisy_run, stream
 from torch import nn
 
-from holdfast.errors import DivergedError, SettingError
+from holdfast.errors import DivergedError, Interrupted, SettingError
 from holdfast.tasks import Addition, Arrays, Sequences, Spec
 from holdfast.train import Network, Schedule, Training, build, evaluate, fit
+from holdfast.train.checkpoint import load
 from holdfast.train.log import read_log
+from holdfast.train.progress import Silent
 
 
 def small(**settings):
@@ -192,6 +197,27 @@ def test_impossible_settings_are_refused_with_what_is_known(settings, message, t
 def test_an_impossible_network_is_refused_with_what_is_known(network, message):
     with pytest.raises(SettingError, match=message):
         build(network, Addition(steps=8).load().spec)
+
+
+@pytest.mark.parametrize("name", ["path-sgd", "path-adam"])
+def test_our_optimisers_train_and_go_on_from_a_checkpoint(name, tmp_path):
+    """κ is renewed every third update, so a checkpoint in between must hold it: both ways end with the same bits."""
+    task = Addition(steps=8, validation=32).load()
+    training = Training(updates=8, batch=8, lr=1e-3, optimiser=name, options={"steps": 8, "every": 3})
+
+    class Pull(Silent):
+        def update(self, done, loss, gradient_norm):
+            if done == 5:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    for folder, progress in (("stopped", Pull()), ("stopped", False), ("alone", False)):
+        torch.manual_seed(0)
+        model = build(Network("rnn", 6, options={"nonlinearity": "relu"}), task.spec)
+        with contextlib.suppress(Interrupted):
+            fit(model, task, training, tmp_path / folder, progress=progress)
+    one, other = (load(tmp_path / folder / "last.safetensors")["model"] for folder in ("stopped", "alone"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert (tmp_path / "stopped" / "log.jsonl").read_bytes() == (tmp_path / "alone" / "log.jsonl").read_bytes()
 
 
 def test_a_bidirectional_layer_is_not_truncated(tmp_path):

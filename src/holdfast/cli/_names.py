@@ -11,7 +11,7 @@ from pathlib import Path
 __all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
 CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "sgornn", "vprnn")
-OPTIMISERS = ("adagrad", "adam", "adamw", "rmsprop", "sgd")
+OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
 TASKS = (
     "addition",

@@ -1,0 +1,227 @@
+"""The path norm of a ReLU network and its curvature in every parameter.
+
+    γ²(p) = Σ_ζ Π_{e∈ζ} w_e²,  ζ a path from an input or the bias node to an output          (1) S2 (2), (3)
+    κ⁽¹⁾_i = Σ_{e∈E_i} Σ_{ζ∋e} Π_{e'∈ζ, e'≠e} w_e'²                                          (2) S2 (9)
+    κ⁽²⁾_i = p_i² Σ_{e₁≠e₂∈E_i} Σ_{ζ∋e₁,e₂} Π_{e'∈ζ, e'≠e₁,e₂} w_e'²                         (3) S2 (10), ordered pairs
+    ½ ∂²γ²/∂p_i² = κ⁽¹⁾_i + 2 κ⁽²⁾_i                                                         (4) "exact"
+    κ_i = κ⁽¹⁾_i + κ⁽²⁾_i                                                                    (5) "published", Lemma 1
+
+E_i are the edges that share parameter i: the steps of time, and any other place where the model uses the same tensor. A
+path that meets p_i n times contributes c p_i^(2n), of half second derivative n(2n-1) = n + 2·n(n-1): (4). Lemma 1 loses
+the 2. Both forms are right for Theorem 2. Source: S2, §4, Appendix A. Derivations: docs/theory/s2-path-norm.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cells._base import positive_size
+from holdfast.errors import SettingError
+from holdfast.optim.describe import network_of
+from holdfast.optim.network import Network
+from holdfast.optim.pieces import outer
+from holdfast.optim.second_term import edge_pairs
+from holdfast.optim.squared_network import (
+    Backward,
+    Forward,
+    backward_flows,
+    first_finite,
+    forward_flows,
+    one_thread_if_small,
+    saturated,
+)
+
+__all__ = ["Form", "Kappa", "Outputs", "kappa", "kappa_first", "kappa_second", "path_norm_sq"]
+
+Outputs = Literal["last", "every"]
+"""The steps at which a model is read."""
+
+Form = Literal["exact", "published"]
+"""How κ⁽¹⁾ and κ⁽²⁾ are added up."""
+
+Kappa = dict[Tensor, Tensor]
+"""One κ, float64 and of the parameter's shape, for each parameter; the key is the parameter itself."""
+
+
+def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
+    """γ² of (1): the sum over paths of the product of squared weights, in float64.
+
+    Law: invariant under ``rescale_``; differentiable in the weights, twice and more. Past the largest float64 it is
+    that number, never infinity or NaN.
+
+    Args:
+        model: what ``network_of`` can read, or a ``Network``.
+        steps: T, the length of the sequences.
+        outputs: the output nodes: "last" or "every" step. A model with ``last_only`` says so itself.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+        >>> _ = nn.init.ones_(model[0].weight), nn.init.ones_(model[2].weight)
+        >>> path_norm_sq(model).item()  # 3 · 4 · 2 paths
+        24.0
+    """
+    network, every = _checked("path_norm_sq", model, steps, outputs)
+
+    def total(rate: float) -> Tensor:
+        return saturated(forward_flows(network, steps, every, rate).decoded[-1].sum(), rate * steps)
+
+    return first_finite("path_norm_sq", network, steps, total, lambda value: [value.detach()])
+
+
+@torch.no_grad()
+def kappa_first(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
+    """κ⁽¹⁾ of (2), the gradient of γ² in the squared parameters (S2, Theorem 3).
+
+    Law: κ⁽¹⁾_i ≥ 0 and finite; multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i by β_v/β_u.
+
+    Args: as in ``path_norm_sq``.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> rnn = RNN(1, 1, nonlinearity="relu", bias=False)  # its state is its output
+        >>> _ = nn.init.constant_(rnn.l0.weight_ih, 1.0), nn.init.constant_(rnn.l0.weight_hh, 2.0)
+        >>> kappa_first(rnn, steps=3, outputs="last")[rnn.l0.weight_hh].item()  # of 1 + p² + p⁴: 1 + 2p², p = 2
+        9.0
+    """
+    network, every = _checked("kappa_first", model, steps, outputs)
+
+    def compute(rate: float) -> Kappa:
+        forward = forward_flows(network, steps, every, rate, to_the_end=False)
+        return _first(network, forward, backward_flows(network, forward))
+
+    with one_thread_if_small(network):
+        return first_finite("kappa_first", network, steps, compute, lambda found: list(found.values()))
+
+
+@torch.no_grad()
+def kappa_second(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
+    """κ⁽²⁾ of (3), which lives on recurrent weights alone; zero for every other parameter (S2, footnote 3).
+
+    Law: as for ``kappa_first``; zero for feed-forward and convolutional networks.
+
+    Args: as in ``path_norm_sq``.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> rnn = RNN(1, 1, nonlinearity="relu", bias=False)
+        >>> _ = nn.init.constant_(rnn.l0.weight_ih, 1.0), nn.init.constant_(rnn.l0.weight_hh, 2.0)
+        >>> kappa_second(rnn, steps=3, outputs="last")[rnn.l0.weight_hh].item()  # of 1 + p² + p⁴: 2p², p = 2
+        8.0
+    """
+    network, every = _checked("kappa_second", model, steps, outputs)
+    _no_parameter_twice("kappa_second", network)
+    zero = torch.zeros((), dtype=torch.float64, device=next(network.edges()).device)
+
+    def compute(rate: float) -> Kappa:
+        found = {parameter: zero.expand(parameter.shape) for parameter in network.parameters()}
+        if network.layers:
+            forward = forward_flows(network, steps, every, rate, to_the_end=False)
+            found |= _second(network, forward, backward_flows(network, forward))
+        return found
+
+    return first_finite("kappa_second", network, steps, compute, lambda found: list(found.values()))
+
+
+@torch.no_grad()
+def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None, *, form: Form = "exact") -> Kappa:
+    """κ = κ⁽¹⁾ + 2κ⁽²⁾, half the second derivative of γ² (4), or as published, κ⁽¹⁾ + κ⁽²⁾ (5).
+
+    Law: ``"exact"`` is ½ ∂²γ²/∂p_i² for every i. Both forms are multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i
+    by β_v/β_u, so the step p_i - (lr/κ_i) ∂L/∂p_i commutes with it (S2, Theorem 2).
+
+    Args: as in ``path_norm_sq``, and
+        form: ``"exact"`` or ``"published"``.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> rnn = RNN(1, 1, nonlinearity="relu", bias=False)
+        >>> _ = nn.init.constant_(rnn.l0.weight_ih, 1.0), nn.init.constant_(rnn.l0.weight_hh, 2.0)
+        >>> [kappa(rnn, 3, "last", form=form)[rnn.l0.weight_hh].item() for form in ("exact", "published")]  # 1 + 6p²
+        [25.0, 17.0]
+    """
+    if form not in ("exact", "published"):
+        raise SettingError(f"kappa expects form to be one of exact, published, got {form!r}.")
+    network, every = _checked("kappa", model, steps, outputs)
+    _no_parameter_twice("kappa", network)
+    weight = 2.0 if form == "exact" else 1.0  # the lost factor of Lemma 1
+    largest = torch.finfo(torch.float64).max
+
+    def compute(rate: float) -> Kappa:
+        forward = forward_flows(network, steps, every, rate, to_the_end=False)
+        backward = backward_flows(network, forward)
+        found = _first(network, forward, backward)
+        for parameter, second in _second(network, forward, backward).items():
+            both = torch.add(found[parameter], second, alpha=weight)
+            found[parameter] = both if rate == 0 else both.clamp(max=largest)
+        return found
+
+    return first_finite("kappa", network, steps, compute, lambda found: list(found.values()))
+
+
+def _first(network: Network, forward: Forward, backward: Backward) -> Kappa:
+    squares, whole = forward.squares, forward.rate * forward.steps  # log₂ of the scale that was taken out
+    found: Kappa = {}
+
+    def add(parameter: Tensor | None, value: Tensor | None, scale: float = whole) -> None:
+        if parameter is not None and value is not None:
+            value = saturated(value, scale)
+            found[parameter] = found[parameter] + value if parameter in found else value
+
+    for piece, x, g in zip(network.encoder, forward.encoded[:-1], backward.encoder, strict=True):
+        for parameter, value in zip(piece.tensors, piece.kappa(x, g, squares), strict=True):
+            add(parameter, value)
+    for index, layer in enumerate(network.layers):
+        F, G, total = forward.states[index], backward.states[index], backward.sums[index]
+        below = outer(total, forward.encoded[-1]) if index == 0 else G.mT @ forward.states[index - 1][1:]
+        add(layer.weight_ih, _a_gate(layer.weight_ih, below))
+        add(layer.weight_hh, _a_gate(layer.weight_hh, G.mT @ F[:-1]), whole - forward.rate)  # Σ_t g_t f_{t-1}ᵀ
+        for bias in layer.biases:
+            add(bias, _a_gate(bias, total))
+        if layer.initial is not None:
+            start = torch.zeros_like(squares[layer.initial])
+            start[layer.row] = G[0] @ forward.powers[index][0]
+            add(layer.initial, start)
+    count = forward.steps if forward.every else 1
+    for piece, x, g in zip(network.decoder, forward.decoded, backward.decoder, strict=False):
+        (weight, bias), (of_weight, of_bias) = piece.tensors, piece.kappa(x, g, squares)
+        add(weight, of_weight)
+        add(bias, of_bias if of_bias is None or count == 1 else count * of_bias, 0.0)
+    return found
+
+
+def _second(network: Network, forward: Forward, backward: Backward) -> Kappa:
+    """(3) of the recurrent weights."""
+    found: Kappa = {}
+    for index, layer in enumerate(network.layers):
+        pairs = edge_pairs(forward.powers[index][0], forward.states[index][:-1], backward.states[index])
+        value = 2 * forward.squares[layer.weight_hh] * _a_gate(layer.weight_hh, pairs.mT)  # 2: pairs in both orders
+        found[layer.weight_hh] = saturated(value, forward.rate * (forward.steps - 2))
+    return found
+
+
+def _a_gate(parameter: Tensor, value: Tensor) -> Tensor:
+    """The κ of an edge, for every gate that has one like it."""
+    gates = len(parameter) // len(value)
+    return value if gates == 1 else value.repeat(gates, *(1 for _ in value.shape[1:]))
+
+
+def _checked(who: str, model: nn.Module | Network, steps: int, outputs: Outputs | None) -> tuple[Network, bool]:
+    positive_size(who, "steps", steps)
+    network = network_of(model)
+    return network, network.reads_every_step(who, outputs)
+
+
+def _no_parameter_twice(who: str, network: Network) -> None:
+    pieces = [piece.tensors[0] for piece in (*network.encoder, *network.decoder)]
+    layers = [weight for layer in network.layers for weight in (layer.weight_ih, layer.weight_hh)]
+    for weight, places in Counter(w for w in (*pieces, *layers) if w is not None).items():
+        if places > 1:  # biases may be shared: a path has one of them, at its beginning
+            raise SettingError(
+                f"{who} counts pairs of edges of one recurrence, but a weight of shape {tuple(weight.shape)} has "
+                f"{places} places in the network, and pairs between them are not counted. Use kappa_first, which is "
+                "right for shared weights too, or untie them."
+            )

@@ -1,0 +1,202 @@
+"""Gradients divided by κ, for any optimiser.
+
+    ∂L/∂p_i ← (c / max(κ_i, floor)) ∂L/∂p_i            (1) c = 1, or
+    c = ‖∂L/∂p‖ / ‖(1/κ) ∂L/∂p‖ at the first division  (2) one number for a whole training
+
+Followed by a plain gradient step this is Path-SGD, S2 (8). κ is κ⁽¹⁾, as in S2's experiments, or both terms by
+``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the authors'
+program for feed-forward networks has such a factor, too. Where κ_i = 0 no path runs through p_i: its gradient is 0, and so is the quotient. Source: S2, §4.3, §5.3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cells._base import positive_size
+from holdfast.errors import SettingError, StateDictError
+from holdfast.optim.describe import network_of
+from holdfast.optim.network import Network
+from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first
+from holdfast.optim.pieces import compact
+
+__all__ = ["PathPreconditioner"]
+
+SETTINGS = ("steps", "outputs", "second", "form", "floor", "every", "match_sgd")
+
+
+class PathPreconditioner:
+    """Divide gradients by κ, in place, before an optimiser of your choice reads them.
+
+    Law: with plain SGD after it, a step commutes with ``rescale_`` (S2, Theorem 2), whatever ``second`` and ``form``,
+    while no κ is at the floor.
+
+    Args:
+        model: what ``network_of`` can read, or a ``Network``.
+        steps: T, the length of the sequences; may be set anew at any time, and κ then follows.
+        outputs: "last" or "every" step; a model with ``last_only`` says so itself.
+        second: whether κ⁽²⁾ is in κ. S2's experiments leave it out.
+        form: how it is added, "exact" or "published"; see ``kappa``.
+        floor: κ is at least this. The default only keeps 1/κ finite; a larger one bounds the steps along parameters
+            that few paths use, and gives up invariance there.
+        every: κ is computed anew every so many divisions.
+        match_sgd: whether c is (2) instead of 1. κ runs over many orders of magnitude with the size and scale of a
+            network, and with it the learning rate that serves; with (2) it is near that of SGD.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> rnn = RNN(2, 8, nonlinearity="relu")
+        >>> path, optimiser = PathPreconditioner(rnn, steps=5, outputs="last"), torch.optim.RMSprop(rnn.parameters())
+        >>> rnn(torch.randn(5, 3, 2))[0][-1].sum().backward()
+        >>> path.divide_()
+        >>> optimiser.step()
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Network,
+        *,
+        steps: int = 1,
+        outputs: Outputs | None = None,
+        second: bool = False,
+        form: Form = "exact",
+        floor: float = 1e-30,
+        every: int = 1,
+        match_sgd: bool = False,
+    ):
+        self.network = network_of(model)
+        self.network.reads_every_step("PathPreconditioner", outputs)
+        if form not in ("exact", "published"):
+            raise SettingError(f"PathPreconditioner expects form to be one of exact, published, got {form!r}.")
+        if not 1e-30 <= floor < float("inf"):
+            raise SettingError(f"PathPreconditioner expects a finite floor of at least 1e-30, got {floor!r}.")
+        self.outputs: Outputs | None = outputs
+        self.form: Form = form
+        self.second, self.floor, self.match_sgd = bool(second), float(floor), bool(match_sgd)
+        self.every = positive_size("PathPreconditioner", "every", every)
+        self.parameters = self.network.parameters()
+        self.divisions, self.factor = 0, 1.0
+        self.steps = steps
+
+    @property
+    def steps(self) -> int:
+        """T, the length of the sequences that κ is for."""
+        return self._steps
+
+    @steps.setter
+    def steps(self, steps: int) -> None:
+        self._steps = positive_size("PathPreconditioner", "steps", steps)
+        self._inverse: dict[Tensor, Tensor] = {}
+
+    def refresh(self) -> None:
+        """Compute κ anew from the weights as they are, now."""
+        if self.second:
+            found = kappa(self.network, self.steps, self.outputs, form=self.form)
+        else:
+            found = kappa_first(self.network, self.steps, self.outputs)
+        # One number stands for all that share it, and half-precision weights get a float32: 1/κ passes 65504 easily.
+        self._inverse = {
+            parameter: compact(value).clamp(min=self.floor).reciprocal_().to(_at_least_float32(parameter.dtype))
+            for parameter, value in found.items()
+        }
+        if self.match_sgd and self.divisions == 0:
+            self.factor = self._first_factor()
+        if self.factor != 1.0:
+            for inverse in self._inverse.values():
+                inverse.mul_(self.factor)
+
+    def _first_factor(self) -> float:
+        """(2), of the gradients as they are."""
+        given = [(p.grad.double(), self._inverse[p].double()) for p in self.parameters if p.grad is not None]
+        plain, divided = (sum(float(g.square().sum()) for g in all) for all in zip(*((g, g * i) for g, i in given)))
+        return math.sqrt(plain / divided) if 0 < divided < math.inf and plain < math.inf else 1.0
+
+    def divide_(self) -> None:
+        """(1) for every parameter that has a gradient, in place."""
+        given = [parameter for parameter in self.parameters if parameter.grad is not None]
+        for parameter, inverse in zip(given, self.inverse_kappas(given), strict=True):
+            _dense(parameter).mul_(inverse)
+
+    @contextlib.contextmanager
+    def divided(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+        """(1) inside the block, the gradients as they were after it: for optimisers that do not change gradients."""
+        given = [parameter for parameter in parameters if parameter.grad is not None]
+        kept = [_dense(parameter) for parameter in given]
+        try:
+            for parameter, grad, inverse in zip(given, kept, self.inverse_kappas(given), strict=True):
+                product = grad * inverse
+                parameter.grad = product if product.dtype == grad.dtype else product.to(grad.dtype)
+            yield
+        finally:
+            for parameter, grad in zip(given, kept, strict=True):
+                parameter.grad = grad
+
+    def inverse_kappas(self, parameters: list[Tensor]) -> list[Tensor]:
+        """c/κ of these parameters, to be broadcast over them; counts as a division, and renews κ if that is due."""
+        if not self._inverse or self.divisions % self.every == 0:
+            self.refresh()
+        self.divisions += 1
+        return [self._inverse[parameter] for parameter in parameters]
+
+    # -- saving ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next division depends on, besides weights and gradients: settings, count, c, and c/κ."""
+        return {
+            "settings": {name: getattr(self, name) for name in SETTINGS},
+            "divisions": self.divisions,
+            "factor": self.factor,
+            "inverse_kappa": [self._inverse[p].clone() for p in self.parameters] if self._inverse else [],
+        }
+
+    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Raise unless ``state_dict`` is one of a preconditioner of the same network."""
+        whole = isinstance(state_dict, dict) and set(state_dict) == {"settings", "divisions", "factor", "inverse_kappa"}
+        if not whole or not _fits(state_dict["inverse_kappa"], self.parameters):
+            raise StateDictError(
+                "PathPreconditioner cannot load this state_dict: it expects settings, divisions, factor and an "
+                "inverse_kappa for each parameter. Nothing was changed; build it for the same model first."
+            )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken, bit for bit."""
+        self.check_state_dict(state_dict)
+        saved = state_dict["inverse_kappa"]
+        for name in SETTINGS:
+            setattr(self, name, state_dict["settings"][name])
+        self.divisions, self.factor = int(state_dict["divisions"]), float(state_dict["factor"])
+        self._inverse = {
+            parameter: inverse.to(device=parameter.device, dtype=_at_least_float32(parameter.dtype), copy=True)
+            for parameter, inverse in zip(self.parameters, saved, strict=False)  # none: κ is due
+        }
+
+    def __repr__(self) -> str:
+        return f"PathPreconditioner({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
+
+
+def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _dense(parameter: Tensor) -> Tensor:
+    grad = parameter.grad
+    assert grad is not None
+    if grad.layout != torch.strided:
+        raise SettingError("PathPreconditioner expects dense gradients; build the Embedding with sparse=False.")
+    return grad
+
+
+def _fits(saved: Any, parameters: list[Tensor]) -> bool:
+    if not isinstance(saved, list) or len(saved) not in (0, len(parameters)):
+        return False
+    return all(
+        isinstance(inverse, Tensor)
+        and inverse.dim() == parameter.dim()
+        and all(have in (1, want) for have, want in zip(inverse.shape, parameter.shape, strict=True))
+        for inverse, parameter in zip(saved, parameters, strict=False)
+    )

@@ -1,0 +1,352 @@
+"""PathSGD and PathAdam as a user of torch.optim expects them to behave."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+from holdfast.errors import SettingError, StateDictError
+from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, network_of
+
+from .graphs import Model, random_model
+
+STEPS = 6
+MAKE = {
+    "sgd": lambda model, **more: PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, momentum=0.9, **more),
+    "adam": lambda model, **more: PathAdam(model.parameters(), model, lr=1e-3, steps=STEPS, **more),
+}
+
+
+def model_and_data(**sizes):
+    model = random_model(2, 4, 1, **sizes)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    return model, torch.randn(STEPS, 3, 2)
+
+
+def backward(model, xs):
+    model.zero_grad()
+    loss = model(xs).square().mean()
+    loss.backward()
+    return loss
+
+
+def parameters(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_step_divides_by_kappa_and_leaves_gradients_alone(second):
+    """S2 (8): p ← p - (lr/κ) ∂L/∂p."""
+    model, xs = model_and_data()
+    optimiser = PathSGD(model.parameters(), model, lr=0.1, steps=STEPS, second=second)
+    backward(model, xs)
+    found = kappa(model, STEPS) if second else kappa_first(model, STEPS)
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    expected = [p.detach() - 0.1 * p.grad / found[p] for p in model.parameters()]
+    optimiser.step()
+    torch.testing.assert_close(parameters(model), expected, rtol=1e-13, atol=1e-15)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+def test_path_adam_is_adam_on_divided_gradients():
+    """S2, §5.3, with every setting of Adam: the preconditioner before a plain Adam does the same, bit for bit."""
+    model, xs = model_and_data()
+    other, settings = copy.deepcopy(model), {"betas": (0.8, 0.99), "weight_decay": 0.1, "amsgrad": True}
+    ours = PathAdam(model.parameters(), model, lr=1e-2, steps=STEPS, second=True, form="published", **settings)
+    theirs = torch.optim.Adam(other.parameters(), lr=1e-2, **settings)
+    path = PathPreconditioner(other, steps=STEPS, second=True, form="published")
+    for _ in range(4):
+        backward(model, xs)
+        ours.step()
+        backward(other, xs)
+        path.divide_()
+        theirs.step()
+    assert all(map(torch.equal, parameters(model), parameters(other)))
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_run_resumes_bit_for_bit(make):
+    """Saved between two computations of κ, loaded into a new optimiser with other settings, through a file."""
+    model, xs = model_and_data()
+    optimiser = make(model, every=3, second=True, form="published", floor=1e-3)
+    for _ in range(4):
+        backward(model, xs)
+        optimiser.step()
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    twin = random_model(2, 4, 1)
+    resumed = make(twin, every=7)
+    twin.load_state_dict(saved["model"])
+    resumed.load_state_dict(saved["optimiser"])
+    for _ in range(5):
+        for one, its_optimiser in ((model, optimiser), (twin, resumed)):
+            backward(one, xs)
+            its_optimiser.step()
+        assert all(map(torch.equal, parameters(model), parameters(twin)))
+    assert resumed.preconditioner.state_dict()["settings"] == optimiser.preconditioner.state_dict()["settings"]
+
+
+def test_the_cached_kappa_is_part_of_the_state():
+    """Dropping it from the state_dict would give another next step: what the resume test relies on."""
+    model, xs = model_and_data()
+    optimiser = MAKE["sgd"](model, every=3)
+    backward(model, xs)
+    optimiser.step()
+    stale = copy.deepcopy(optimiser.preconditioner._inverse[model.readout.weight])
+    backward(model, xs)
+    optimiser.step()
+    assert torch.equal(optimiser.preconditioner._inverse[model.readout.weight], stale)
+    optimiser.preconditioner.refresh()
+    assert not torch.equal(optimiser.preconditioner._inverse[model.readout.weight], stale)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_copy_goes_on_as_the_original(make):
+    """copy.deepcopy of model and optimiser together; PyTorch keeps only three attributes unless told otherwise."""
+    model, xs = model_and_data()
+    optimiser = make(model, every=2)
+    for _ in range(3):
+        backward(model, xs)
+        optimiser.step()
+    twin, copied = copy.deepcopy((model, optimiser))
+    for one, its_optimiser in ((model, optimiser), (twin, copied)):
+        backward(one, xs)
+        its_optimiser.step()
+    assert all(map(torch.equal, parameters(model), parameters(twin)))
+    assert not any(map(torch.equal, parameters(model), (p.grad for p in model.parameters())))
+
+
+def test_closures_schedulers_and_hooks_work_as_in_torch():
+    """The closure runs once, with gradients on; the loss comes back; hooks run once; a scheduler scales the step."""
+    model, xs = model_and_data()
+    torch.optim.SGD(model.parameters(), lr=1.0)  # from now on PyTorch's own class calls hooks as well
+    optimiser = PathSGD(model.parameters(), model, lr=0.1, steps=STEPS)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1, gamma=0.5)
+    calls = []
+    optimiser.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimiser.register_step_post_hook(lambda *_: calls.append("after"))
+
+    def closure():
+        calls.append("closure")
+        return backward(model, xs)
+
+    expected = backward(model, xs).item()
+    assert optimiser.step(closure).item() == expected
+    assert calls == ["before", "closure", "after"]
+    scheduler.step()
+    before = parameters(model)
+    backward(model, xs)
+    inverse = {p: 1 / k for p, k in kappa_first(model, STEPS).items()}
+    optimiser.step()
+    moved = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
+    torch.testing.assert_close(moved, [0.05 * p.grad * inverse[p] for p in model.parameters()], rtol=1e-9, atol=1e-14)
+
+
+def test_groups_have_settings_of_their_own_and_may_opt_out():
+    """A group with "path": False is stepped as by SGD; a parameter without κ must be in one."""
+    model, xs = model_and_data()
+    other = nn.Parameter(torch.ones(3))
+    groups = [{"params": model.rnn.parameters(), "lr": 0.3}, {"params": model.readout.parameters(), "path": False}]
+    optimiser = PathSGD(groups, model, lr=0.1, steps=STEPS)
+    optimiser.add_param_group({"params": [other], "path": False, "weight_decay": 0.5})
+    assert [group["path"] for group in optimiser.param_groups] == [True, False, False]
+    backward(model, xs)
+    other.grad = torch.zeros(3)
+    before, found = parameters(model.readout), kappa_first(model, STEPS)
+    hh = model.rnn.l0.weight_hh
+    expected = hh.detach() - 0.3 * hh.grad / found[hh]
+    optimiser.step()
+    torch.testing.assert_close(hh.detach(), expected)
+    plain = [b - 0.1 * p.grad for b, p in zip(before, model.readout.parameters(), strict=True)]
+    torch.testing.assert_close(parameters(model.readout), plain)
+    torch.testing.assert_close(other.detach(), torch.full((3,), 0.95))
+    for build in (
+        lambda: PathSGD([*model.parameters(), other], model, steps=STEPS),
+        lambda: PathSGD(model.parameters(), model, steps=STEPS).add_param_group({"params": [other]}),
+    ):
+        with pytest.raises(SettingError, match=r'shape \(3,\) that is no weight of the network.*"path": False'):
+            build()
+
+
+def test_frozen_parameters_stay_and_still_carry_paths():
+    model, xs = model_and_data()
+    model.rnn.l0.weight_hh.requires_grad_(False)
+    frozen = model.rnn.l0.weight_hh.clone()
+    optimiser = PathSGD(model.parameters(), model, lr=0.1, steps=STEPS, weight_decay=0.1)
+    full = {p: k.clone() for p, k in kappa_first(model, STEPS).items()}
+    backward(model, xs)
+    weight = model.rnn.l0.weight_ih
+    expected = weight.detach() - 0.1 * (weight.grad / full[weight] + 0.1 * weight.detach())
+    optimiser.step()
+    assert torch.equal(model.rnn.l0.weight_hh, frozen)
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_shared_parameters_are_divided_once_by_the_sum_of_their_kappas():
+    model = Model(holdfast.RNN(3, 3, nonlinearity="relu"), outputs=5, words=5)
+    model.readout.weight = model.embedding.weight
+    optimiser = PathSGD(model.parameters(), model, lr=0.1, steps=STEPS)
+    model(torch.randint(0, 5, (STEPS, 3))).square().mean().backward()
+    tied = model.readout.weight
+    expected = tied.detach() - 0.1 * tied.grad / kappa_first(model, STEPS)[tied]
+    optimiser.step()
+    torch.testing.assert_close(tied.detach(), expected)
+
+
+def test_the_floor_bounds_the_step_and_units_without_paths_stay():
+    """Where nothing reads a unit κ = 0, the gradient is 0 too, and so is the step; a high floor makes it plain SGD."""
+    model, xs = model_and_data()
+    with torch.no_grad():
+        model.readout.weight[:, 0] = 0
+        model.rnn.l0.weight_hh[:, 0] = 0
+    assert (kappa_first(model, STEPS)[model.rnn.l0.weight_hh][0] == 0).all()
+    other = copy.deepcopy(model)
+    for one, floor in ((model, 1e-30), (other, 1e6)):
+        optimiser = PathSGD(one.parameters(), one, lr=0.1, steps=STEPS, floor=floor)
+        backward(one, xs)
+        before = parameters(one)
+        optimiser.step()
+        assert all(p.isfinite().all() for p in one.parameters())
+    torch.testing.assert_close(
+        parameters(other),
+        [b - 1e-7 * p.grad for b, p in zip(before, other.parameters(), strict=True)],
+        rtol=1e-12,
+        atol=0,
+    )
+    assert torch.equal(model.rnn.l0.weight_hh[0, 1:], before[1][0, 1:])
+    with pytest.raises(SettingError, match="finite floor of at least 1e-30, got 0"):
+        PathSGD(model.parameters(), model, steps=STEPS, floor=0)
+
+
+def test_another_length_means_another_kappa():
+    model, xs = model_and_data()
+    optimiser = PathSGD(model.parameters(), model, lr=0.0, steps=STEPS, every=100)
+    hh = model.rnn.l0.weight_hh
+    for steps in (STEPS, 2 * STEPS):
+        optimiser.preconditioner.steps = steps
+        backward(model, xs)
+        optimiser.step()
+        torch.testing.assert_close(1 / optimiser.preconditioner._inverse[hh], kappa_first(model, steps)[hh])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_shorter_number_types_are_divided_by_a_float64_kappa(dtype):
+    """The quotient is that of κ in float64, rounded once; gradients keep their type."""
+    model = random_model(2, 4, 1).to(dtype)
+    optimiser = PathSGD(model.parameters(), model, lr=1.0, steps=STEPS)
+    before = parameters(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-3)
+    found = kappa_first(model, STEPS)
+    optimiser.step()
+    for b, p in zip(before, model.parameters(), strict=True):
+        assert p.grad.dtype == dtype
+        expected = b.double() - p.grad.double() / found[p]
+        torch.testing.assert_close(p.detach().double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+def test_gradients_stay_if_the_step_fails():
+    model, xs = model_and_data()
+    optimiser = PathSGD(model.parameters(), model, lr=0.1, steps=STEPS)
+    backward(model, xs)
+    gradients = [parameter.grad for parameter in model.parameters()]
+    optimiser.param_groups[0]["lr"] = "much"
+    with pytest.raises(TypeError):
+        optimiser.step()
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+def test_sparse_gradients_are_refused():
+    model = Model(holdfast.RNN(2, 4, nonlinearity="relu"), words=5)
+    model.embedding = nn.Embedding(5, 2, sparse=True)
+    optimiser = PathSGD(model.parameters(), model, steps=STEPS)
+    model(torch.randint(0, 5, (STEPS, 3))).sum().backward()
+    with pytest.raises(SettingError, match="dense gradients; build the Embedding with sparse=False"):
+        optimiser.step()
+
+
+def test_another_state_dict_is_refused_and_nothing_changes():
+    model, xs = model_and_data()
+    optimiser = MAKE["sgd"](model)
+    backward(model, xs)
+    optimiser.step()
+    before = copy.deepcopy(optimiser.state_dict())
+    other = random_model(3, 5, 1)
+    wider = MAKE["sgd"](other)
+    backward(other, torch.randn(STEPS, 3, 3))
+    wider.step()
+    with pytest.raises(StateDictError, match='PathSGD expects "path" in the state_dict'):
+        optimiser.load_state_dict(torch.optim.SGD(model.parameters()).state_dict())
+    for bad in (wider.state_dict(), {**before, "path": {"steps": 3}}):
+        with pytest.raises(StateDictError, match=r"cannot load this state_dict.*Nothing was changed"):
+            optimiser.load_state_dict(bad)
+    assert str(optimiser.state_dict()) == str(before)
+
+
+def test_a_fresh_state_dict_loads():
+    """Saved before the first step there is no κ yet, and the first step computes it."""
+    model, xs = model_and_data()
+    twin = copy.deepcopy(model)
+    resumed = MAKE["sgd"](twin)
+    resumed.load_state_dict(MAKE["sgd"](model).state_dict())
+    backward(twin, xs)
+    resumed.step()
+    assert "steps=6" in repr(resumed.preconditioner)
+    assert not any(map(torch.equal, parameters(model), parameters(twin)))
+
+
+def test_path_sgd_learns_what_sgd_cannot_from_a_badly_scaled_start():
+    """Units rescaled over four decades: PathSGD does not notice, plain SGD at its best rate of nine hardly moves."""
+    from holdfast.optim import rescale_
+
+    torch.manual_seed(1)
+    start, xs = random_model(2, 8, 1), torch.rand(STEPS, 64, 2)
+    with torch.no_grad():
+        for parameter in start.parameters():
+            parameter.mul_(0.3)
+    goal = xs.sum(0)
+    rescale_(start, [10 ** torch.linspace(-2, 2, 8)])
+
+    def reached(make):
+        model = copy.deepcopy(start)
+        optimiser = make(model)
+        for _ in range(40):
+            optimiser.zero_grad()
+            loss = (model(xs) - goal).square().mean()
+            loss.backward()
+            optimiser.step()
+        return loss.item() if loss.isfinite() else float("inf")
+
+    rates = [10.0**-k for k in range(9)]
+    path = min(reached(lambda m, lr=lr: PathSGD(m.parameters(), m, lr=lr, steps=STEPS)) for lr in rates[:4])
+    plain = min(reached(lambda m, lr=lr: torch.optim.SGD(m.parameters(), lr=lr)) for lr in rates)
+    assert path < 0.5 * plain
+
+
+def test_a_network_of_its_own_class_is_described():
+    """A model that network_of cannot read works through a Network."""
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.memory, self.head = nn.RNN(2, 4, nonlinearity="relu"), nn.Linear(4, 2)
+
+        def forward(self, xs):
+            return self.head(self.memory(xs)[0][-1])
+
+    from holdfast.optim import Network, pieces_of, recurrences_of
+
+    model = Own()
+    with pytest.raises(SettingError, match=r"does not know the paths through a Own.*holdfast.optim.Network"):
+        network_of(model)
+    network = Network(layers=recurrences_of(model.memory), decoder=pieces_of(model.head), last_only=True)
+    optimiser = PathSGD(model.parameters(), network, lr=0.1, steps=STEPS)
+    backward(model, torch.randn(STEPS, 3, 2))
+    optimiser.step()
