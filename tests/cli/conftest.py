@@ -49,19 +49,9 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-TINY = (
-    "--set",
-    "task.steps=4",
-    "--set",
-    "task.validation=8",
-    "--set",
-    "task.test=8",
-    "--hidden",
-    4,
-    "--batch",
-    4,
-    "-q",
-)
+# no time for compiling
+_SMALL = ("task.steps=4", "task.validation=8", "task.test=8", "cell.options.backend=reference")
+TINY = (*(word for setting in _SMALL for word in ("--set", setting)), "--hidden", 4, "--batch", 4, "-q")
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,9 @@
     c = ‖∂L/∂p‖ / ‖(1/κ) ∂L/∂p‖ at the first division  (2) one number for a whole training
 
 Followed by a plain gradient step this is Path-SGD, S2 (8). κ is κ⁽¹⁾, as in S2's experiments, or both terms by
-``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the authors'
-program for feed-forward networks has such a factor, too. Where κ_i = 0 no path runs through p_i: its gradient is 0, and so is the quotient. Source: S2, §4.3, §5.3.
+``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the
+authors' own program for feed-forward networks has such a factor. Where κ_i = 0 no path runs through p_i: its gradient
+is 0, and so is the quotient. Source: S2, §4.3, §5.3.
 """
 
 from __future__ import annotations
@@ -112,8 +113,12 @@ class PathPreconditioner:
 
     def _first_factor(self) -> float:
         """(2), of the gradients as they are."""
-        given = [(p.grad.double(), self._inverse[p].double()) for p in self.parameters if p.grad is not None]
-        plain, divided = (sum(float(g.square().sum()) for g in all) for all in zip(*((g, g * i) for g, i in given)))
+        plain = divided = 0.0
+        for parameter in self.parameters:
+            if parameter.grad is not None:
+                grad = parameter.grad.double()
+                plain += float(grad.square().sum())
+                divided += float((grad * self._inverse[parameter]).square().sum())
         return math.sqrt(plain / divided) if 0 < divided < math.inf and plain < math.inf else 1.0
 
     def divide_(self) -> None:

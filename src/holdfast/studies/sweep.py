@@ -2,13 +2,7 @@
 
     proposal of trial n = f(seed, n, scores of the trials that ended before)        (1) random search: f(seed, n)
 
-The table ``sweep`` of a study file says what is searched and what for:
-
-    [sweep]
-    objective = { metric = "validation.mse", direction = "minimise" }
-    "cell.hidden_size" = { low = 16, high = 256, step = 16 }
-    "train.lr" = { low = 1e-4, high = 1e-1, log = true }
-    "train.optimiser" = { choices = ["adam", "rmsprop"] }
+What is searched, and what for, is a table of the study: see ``search.py``.
 
 A trial is a training run in a folder of its own. While it runs, its worker gives a sign of life to the storage; when
 that stays away, the trial is put back into the queue with the same values and the same folder, and whoever takes it
@@ -22,7 +16,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -33,134 +26,16 @@ from holdfast.errors import ConfigError, DivergedError, HoldfastError, MissingEx
 from holdfast.files import write_atomically
 from holdfast.studies.config import Study, overridden, run_settings
 from holdfast.studies.run import train_run
-from holdfast.studies.schema import structured
+from holdfast.studies.search import Search, read_search
 from holdfast.train.log import read_log
-from holdfast.train.metrics import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["Objective", "Range", "Search", "SweepResult", "Trial", "read_search", "sweep"]
+__all__ = ["SweepResult", "Trial", "sweep"]
 
 SIGN_OF_LIFE = 15  # seconds between two of a worker
 GRACE = 60  # seconds without one until its trial is taken up again
-
-
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """What is looked for.
-
-    Args:
-        metric: a split and a score, ``"validation.mse"``.
-        direction: "minimise" or "maximise"; by the metric's name if left out.
-        pick: the "best" evaluation of a run, or its "last".
-
-    Example:
-        >>> Objective("validation.accuracy").maximise
-        True
-    """
-
-    metric: str
-    direction: Literal["minimise", "maximise"] | None = None
-    pick: Literal["best", "last"] = "best"
-
-    def __post_init__(self) -> None:
-        split, _, score = self.metric.partition(".")
-        if not split or not score or "." in score:
-            raise SettingError(f'objective.metric expects a split and a score, "validation.mse"; got {self.metric!r}.')
-
-    @property
-    def maximise(self) -> bool:
-        """Whether higher is better."""
-        if self.direction is not None:
-            return self.direction == "maximise"
-        return self.metric.partition(".")[2] in HIGHER_IS_BETTER
-
-    def value(self, log: list[dict[str, Any]]) -> float | None:
-        """The objective of a run with these entries in its log; None if no evaluation gave a number.
-
-        Example:
-            >>> Objective("validation.mse").value([{"validation": {"mse": 0.3}}, {"validation": {"mse": 0.2}}])
-            0.2
-        """
-        split, _, score = self.metric.partition(".")
-        values = [entry.get(split, {}).get(score) for entry in log]
-        if self.pick == "last":
-            return values[-1] if values else None
-        finite = [value for value in values if value is not None and math.isfinite(value)]
-        return (max if self.maximise else min)(finite, default=None)
-
-
-@dataclasses.dataclass(frozen=True)
-class Range:
-    """Where one setting may lie: numbers between two ends, both among them, or one of a few values.
-
-    Args:
-        low, high: the ends; whole numbers if both are written as such.
-        step: only multiples of it away from ``low``.
-        log: as many trials between 1 and 10 as between 10 and 100.
-        choices: instead of ends: values of any kind, tables too.
-
-    Example:
-        >>> Range(low=16, high=256, step=16).whole, Range(low=0.1, high=1, log=True).whole
-        (True, False)
-    """
-
-    low: int | float | None = None
-    high: int | float | None = None
-    step: int | float | None = None
-    log: bool = False
-    choices: tuple[Any, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.choices:
-            if self.low is not None or self.high is not None or self.step is not None or self.log:
-                raise SettingError("a range expects low and high, or choices, not both.")
-            return
-        if self.low is None or self.high is None:
-            raise SettingError("a range expects low and high, or choices.")
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
-            raise SettingError(f"a range expects low <= high, got {self.low} and {self.high}.")
-        if self.log and (self.low <= 0 or self.step is not None):
-            raise SettingError("a logarithmic range expects low above 0 and no step.")
-        if self.step is not None and not 0 < self.step < math.inf:
-            raise SettingError(f"a range expects a step above 0, got {self.step}.")
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is one of whole numbers."""
-        return all(isinstance(end, int) for end in (self.low, self.high, self.step) if end is not None)
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """Values that a sweep may come upon, for a check before it begins."""
-        return self.choices or (self.low, self.high)
-
-    def draw(self, trial: optuna.Trial, name: str) -> Any:
-        """The value of this setting in a trial."""
-        if self.choices:
-            labels = [choice if _is_plain(choice) else json.dumps(choice, sort_keys=True) for choice in self.choices]
-            return self.choices[labels.index(trial.suggest_categorical(name, labels))]
-        assert self.low is not None
-        assert self.high is not None
-        if self.whole:
-            return trial.suggest_int(name, int(self.low), int(self.high), step=int(self.step or 1), log=self.log)
-        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """The table ``sweep`` of a study: what is looked for, and the range of each setting by its dotted key.
-
-    Args:
-        objective: what for.
-        ranges: at least one.
-        run: the run of the study whose settings it starts from; the study's defaults if empty.
-    """
-
-    objective: Objective
-    ranges: dict[str, Range]
-    run: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,36 +82,6 @@ class SweepResult:
     def best(self) -> Trial | None:
         """The best trial with a score."""
         return self.trials[0] if self.trials and self.trials[0].score is not None else None
-
-
-def read_search(study: Study) -> Search:
-    """The search that a study describes.
-
-    Example:
-        >>> ranges = {"objective": {"metric": "validation.mse"}, "train.lr": {"low": 1e-4, "high": 0.1, "log": True}}
-        >>> read_search(Study("Tiny", sweep=ranges)).ranges["train.lr"].high
-        0.1
-        >>> read_search(Study("Tiny", sweep={**ranges, "train.clip": {"lo": 1}}))
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: study: unknown key 'lo' in sweep.train.clip; known: choices, high, log, low, step.
-    """
-    if not study.sweep:
-        raise ConfigError(f"{study.name} has no [sweep] table: nothing says what to search.")
-    table = dict(study.sweep)
-    if "objective" not in table:
-        raise ConfigError(f'{study.name}: sweep.objective is missing, such as {{ metric = "validation.mse" }}.')
-    objective = structured(Objective, table.pop("objective"), study.name, "sweep.objective")
-    run = table.pop("run", "")
-    if run not in ("", *(one.name for one in study.run)):
-        raise ConfigError(
-            f"{study.name}: sweep.run is {run!r}; known: {', '.join(one.name for one in study.run) or 'none'}."
-        )
-    ranges = {name: structured(Range, part, study.name, f"sweep.{name}") for name, part in _flat(table)}
-    if not ranges:
-        raise ConfigError(
-            f'{study.name}: sweep has no range, such as "train.lr" = {{ low = 1e-4, high = 1e-1, log = true }}.'
-        )
-    return Search(objective, ranges, run)
 
 
 def sweep(
@@ -310,14 +155,10 @@ def sweep(
             if not waiting and done + running >= trials:  # the rest is being run elsewhere, or its worker is dead
                 if waiting_for is not None:
                     waiting_for(running)
-                if _unchanged(theirs, known, grace + SIGN_OF_LIFE, optuna):
+                if _unchanged(theirs, known, grace + 2 * _interval(grace), optuna):
                     break
                 continue
-            try:
-                theirs.optimize(searched.run, n_trials=1)
-            except BaseException:  # a signal, a full disk: no fault of the trial's
-                searched.put_back(theirs)
-                raise
+            searched.work(theirs)
             result = searched.result(theirs, url)
             _write_result(folder, result)
             if told is not None and (last := searched.last(theirs)) is not None:
@@ -342,7 +183,7 @@ class _Searched:
         store = optuna.storages.RDBStorage(
             url,
             engine_kwargs=options,
-            heartbeat_interval=max(1, min(SIGN_OF_LIFE, grace // 4)),
+            heartbeat_interval=_interval(grace),
             grace_period=grace,
             heartbeat_stale_trial_callback=_put_back,
         )
@@ -368,6 +209,16 @@ class _Searched:
         held = {"search": dataclasses.asdict(self.search), "base": self.base}
         return hashlib.sha256(json.dumps(held, sort_keys=True, default=str).encode()).hexdigest()
 
+    def work(self, theirs: optuna.Study) -> None:
+        """One trial: one that waits, or a new one."""
+        try:
+            theirs.optimize(self.run, n_trials=1)
+        except BaseException as error:
+            if self._given_away(error):
+                return
+            self.put_back(theirs)  # a signal, a full disk: no fault of the trial's
+            raise
+
     def run(self, trial: optuna.Trial) -> float:
         """Train with the values of a trial, in its folder or in that of the trial that it takes up."""
         self.number = trial.number
@@ -376,7 +227,8 @@ class _Searched:
         trial.set_user_attr("folder", place)
         try:
             settings = run_settings(overridden(self.base, values), self.source)
-            train_run(settings, self.folder / place, progress=self.progress)
+            with _alone(self.folder / f".{place}.lock"):
+                train_run(settings, self.folder / place, progress=self.progress, label=place)
             score = self.search.objective.value(read_log(self.folder / place / "log.jsonl"))
             if score is None:
                 raise SettingError(f"No evaluation gave {self.search.objective.metric}; is it one that the task has?")
@@ -389,6 +241,15 @@ class _Searched:
                 raise
             raise self.optuna.TrialPruned(str(error)) from None
         return score
+
+    def _given_away(self, error: BaseException) -> bool:
+        """Whether this worker stood still for so long that its trial was given to another, who has the same result."""
+        chain: list[BaseException] = []
+        while error is not None and error not in chain:
+            chain.append(error)
+            error = error.__cause__ or error.__context__  # type: ignore[assignment]
+        finished = self.optuna.exceptions.UpdateFinishedTrialError
+        return any(isinstance(one, finished) or str(one).startswith("Cannot tell a ") for one in chain)
 
     def _hopeless(self, theirs: optuna.Study) -> bool:
         """Whether three trials, and all so far, gave errors alone: the mistake is in the study, not in a value."""
@@ -416,20 +277,14 @@ class _Searched:
         return SweepResult(objective.metric, direction, tuple(ended), running, str(self.folder), _shown(url))
 
     def _told(self, one: optuna.trial.FrozenTrial) -> Trial:
-        values = {name: self._meant(name, value) for name, value in one.params.items()}
+        ranges = self.search.ranges
+        values = {name: ranges[name].meant(value) if name in ranges else value for name, value in one.params.items()}
         place = one.user_attrs.get("folder", "")
         for status in ("diverged", "failed"):
             attribute = "error" if status == "failed" else status
             if attribute in one.user_attrs:
                 return Trial(one.number, values, None, status, one.user_attrs[attribute], place)
         return Trial(one.number, values, one.value, "finished", "", place)
-
-    def _meant(self, name: str, stored: Any) -> Any:
-        """Tables among choices are kept as text in the storage."""
-        choices = self.search.ranges[name].choices if name in self.search.ranges else ()
-        return next(
-            (one for one in choices if not _is_plain(one) and json.dumps(one, sort_keys=True) == stored), stored
-        )
 
 
 def _base(study: Study, scale: str | None) -> dict[str, Any]:
@@ -463,18 +318,6 @@ def _check(source: str, search: Search, base: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{source}: sweep.objective asks for {score!r}; {settings.task_name} has {', '.join(sorted(known))}."
         )
-
-
-def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Ranges by dotted key, from keys that are dotted and from tables in tables alike."""
-    fields = {field.name for field in dataclasses.fields(Range)}
-    for name, part in table.items():
-        dotted = f"{where}{name}"
-        inside = isinstance(part, Mapping) and part and all(isinstance(deeper, Mapping) for deeper in part.values())
-        if inside and not fields & part.keys():
-            yield from _flat(part, f"{dotted}.")
-        else:
-            yield dotted, part
 
 
 def _make_sampler(optuna: Any, kind: str, seed: int) -> Any:
@@ -526,6 +369,24 @@ def _unchanged(theirs: optuna.Study, known: list[optuna.trial.FrozenTrial], seco
         if [one.state for one in theirs.get_trials(deepcopy=False)] != before:
             return False
     return True
+
+
+def _interval(grace: int) -> int:
+    return max(1, min(SIGN_OF_LIFE, grace // 4))
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock, where locks are known: a worker that was given up for dead, and is not, ends its run first."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("w") as file:
+        with contextlib.suppress(OSError):  # a disk without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager
@@ -581,7 +442,3 @@ def _shown(url: str) -> str:
 
 def _write_result(folder: Path, result: SweepResult) -> None:
     write_atomically(folder / "sweep.json", json.dumps(dataclasses.asdict(result), indent=2, default=str) + "\n")
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, bool | int | float | str)
