@@ -67,7 +67,9 @@ def test_parametrized_weights_are_refused():
 
 
 @pytest.mark.parametrize(
-    "phi", ["relu", "leaky_relu", "abs", "identity", nn.functional.relu, nn.ReLU(), nn.LeakyReLU(0.2)], ids=str
+    "phi",
+    ["relu", "leaky_relu", "abs", "identity", nn.functional.relu, nn.ReLU(), nn.LeakyReLU(0.2)],
+    ids=lambda one: getattr(one, "__name__", str(one)),
 )
 def test_every_nonlinearity_that_scales_is_taken(phi):
     """φ(αz) = αφ(z) and φ(z) = z for z ≥ 0: the theorems use no more of ReLU."""
