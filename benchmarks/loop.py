@@ -1,19 +1,19 @@
 """What the training loop costs over the bare forward, backward and step. Writes a dated report beside this file.
 
-    python benchmarks/loop.py     about two minutes; the machine should be idle
+    python benchmarks/loop.py     about a minute; the machine should be idle
 
-Both train SGORNN on the addition problem at T = 500, B = 64, H = 128, in turns; the bare side is timed on one batch
-and on batches drawn anew. Medians over the turns.
+Both train SGORNN on the addition problem at T = 500, B = 64, H = 128, update by update in turns: a bare one on one
+batch, a bare one on a batch drawn anew, one of the loop. So a machine that slows down does so for all three.
 """
 
 from __future__ import annotations
 
 import datetime
-import itertools
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,67 +23,75 @@ from holdfast.studies.schema import table_of
 from holdfast.tasks import Addition
 from holdfast.train import Network, Training, build, fit
 
-STEPS, BATCH, HIDDEN, UPDATES, TURNS = 500, 64, 128, 150, 9
+STEPS, BATCH, HIDDEN, UPDATES, WARM = 500, 64, 128, 900, 50
 TARGET = 1.05
 
 
-class Clocked:
-    """A progress that notes the time of every update: the loop's own pace, without its start and its end."""
+class Turns:
+    """A progress that times the loop's update and then gives the bare ones their turn."""
 
-    def __init__(self):
-        self.times: list[float] = []
+    def __init__(self, bare: list[Callable[[int], None]]):
+        self.bare = bare
+        self.times: list[list[float]] = [[] for _ in range(1 + len(bare))]  # the loop's last
+        self.begin = 0.0
 
-    def start(self, updates: int, done: int) -> None: ...
+    def start(self, updates: int, done: int) -> None:
+        self.begin = time.perf_counter()
 
     def update(self, done: int, loss: float, gradient_norm: float) -> None:
-        self.times.append(time.perf_counter())
+        self.times[-1].append(time.perf_counter() - self.begin)
+        for bare, times in zip(self.bare, self.times, strict=False):
+            begin = time.perf_counter()
+            bare(done)
+            times.append(time.perf_counter() - begin)
+        self.begin = time.perf_counter()
 
     def evaluated(self, done: int, score: str) -> None: ...
 
     def stop(self) -> None: ...
 
 
-def bare(task, drawn: bool) -> float:
-    """Milliseconds an update of forward, backward and step, written out."""
+def bare(task, drawn: bool) -> Callable[[int], None]:
+    """Forward, backward and step, written out."""
     model = build(Network("sgornn", HIDDEN), task.spec)
     optimiser = torch.optim.RMSprop(model.parameters(), lr=1e-3)
-    fixed, times = task.train_batch(0, BATCH, 0), []
-    for update in range(UPDATES):
-        batch = task.train_batch(update, BATCH, 0) if drawn else fixed
+    fixed = task.train_batch(0, BATCH, 0)
+
+    def update(number: int) -> None:
+        batch = task.train_batch(number, BATCH, 0) if drawn else fixed
         optimiser.zero_grad()
         torch.nn.functional.mse_loss(model(batch.inputs)[0], batch.targets).backward()
         optimiser.step()
-        times.append(time.perf_counter())
-    return pace(times)
 
-
-def loop(task) -> float:
-    model, clocked = build(Network("sgornn", HIDDEN), task.spec), Clocked()
-    training = Training(updates=UPDATES, batch=BATCH, optimiser="rmsprop", lr=1e-3, evaluate_every=UPDATES)
-    fit(model, task, training, tempfile.mkdtemp(), progress=clocked)
-    return pace(clocked.times)
-
-
-def pace(times: list[float]) -> float:
-    return 1e3 * statistics.median(after - before for before, after in itertools.pairwise(times[20:]))
+    return update
 
 
 def main() -> None:
     task, load = Addition(steps=STEPS, validation=64).load(), os.getloadavg()[0]
-    rows = [(bare(task, False), bare(task, True), loop(task)) for _ in range(TURNS)]
-    without, with_data, ours = (statistics.median(column) for column in zip(*rows, strict=True))
+    turns = Turns([bare(task, drawn=False), bare(task, drawn=True)])
+    training = Training(updates=UPDATES, batch=BATCH, optimiser="rmsprop", lr=1e-3, evaluate_every=UPDATES)
+    with tempfile.TemporaryDirectory() as folder:
+        fit(build(Network("sgornn", HIDDEN), task.spec), task, training, folder, progress=turns)
+    fixed, drawn, loop = ([1e3 * seconds for seconds in times[WARM:]] for times in turns.times)
+    rows = [
+        (what, statistics.median(times), statistics.median(a / b for a, b in zip(times, fixed, strict=True)))
+        for what, times in (
+            ("forward, backward, step on one batch", fixed),
+            ("the same, drawing a new batch each time", drawn),
+            ("`holdfast.train.fit`", loop),
+        )
+    ]
     date = datetime.date.today().isoformat()
     setting = ", ".join(f"{name} {value}" for name, value in table_of(environment()).items())
+    table = "\n".join(f"| {what} | {median:.2f} | {ratio:.3f} |" for what, median, ratio in rows)
     report = f"""# The training loop, {date}
 
-{setting}; load before the run {load:.2f}. SGORNN, addition problem, T = {STEPS}, B = {BATCH}, H = {HIDDEN}; medians of
-{TURNS} turns of {UPDATES} updates. Written by `python benchmarks/loop.py`.
+{setting}; load before the run {load:.2f}. SGORNN, addition problem, T = {STEPS}, B = {BATCH}, H = {HIDDEN}; medians
+over {UPDATES - WARM} turns of one update each. Written by `python benchmarks/loop.py`.
 
 | what | ms an update | of the bare update |
 | --- | --- | --- |
-| forward, backward, step on one batch | {without:.2f} | 1.000 |
-| the same, drawing a new batch each time | {with_data:.2f} | {with_data / without:.3f} |
-| `holdfast.train.fit` | {ours:.2f} | {ours / without:.3f} |
+{table}
 
 Target: at most {TARGET} of the bare update. The loop also draws the batch, measures the gradient's norm, looks for
 numbers that are none, watches for signals, reports progress and saves every 30 seconds.

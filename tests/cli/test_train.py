@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -174,6 +176,16 @@ def test_under_torchrun_the_folder_must_be_given(command, here, tiny, monkeypatc
     ran = command("train", "addition", *tiny, "--updates", 1)
     assert ran.code == 1
     assert "add --run FOLDER" in ran.err
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_folder_and_one_of_them_speaks(here, tiny):
+    words = [str(word) for word in (*tiny, "--updates", 2, "--devices", 2)]
+    program = [sys.executable, "-m", "holdfast", "train", "addition", *words]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (here / "runs").iterdir()] == ["addition-sgornn-1"]
+    assert done.stdout.count("Finished after 2 updates") == 1
 
 
 @given(st.text(max_size=40))

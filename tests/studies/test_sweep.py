@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.errors import CheckpointError, ConfigError, Interrupted, SettingError
 from holdfast.studies.config import Study, load_study
 from holdfast.studies.search import Objective, Range, read_search
-from holdfast.studies.sweep import sweep
+from holdfast.studies.sweep import _storage, sweep
 from holdfast.train import checkpoint
 
 optuna = pytest.importorskip("optuna")
@@ -101,7 +102,7 @@ def test_the_trial_of_a_killed_worker_is_taken_up_in_its_folder(tmp_path):
         [defaults]
         task = { name = "addition", steps = 4, validation = 8 }
         cell = { name = "rnn", hidden_size = 2, options = { backend = "reference" } }
-        train = { updates = 600, batch = 4, evaluate_every = 200, checkpoint_seconds = 0.05 }
+        train = { updates = 300, batch = 4, evaluate_every = 100, checkpoint_seconds = 0.05 }
         [sweep]
         objective = { metric = "validation.mse" }
         "train.lr" = { low = 1e-4, high = 1e-2, log = true }
@@ -117,7 +118,7 @@ def test_the_trial_of_a_killed_worker_is_taken_up_in_its_folder(tmp_path):
     _, said = worker.communicate()
     assert saved.exists(), said.decode()
     at = checkpoint.load(saved)["position"]["update"]
-    assert 0 < at < 600
+    assert 0 < at < 300
     (killed,) = states(tmp_path / "runs")
     assert killed.state.name == "RUNNING"
 
@@ -127,7 +128,7 @@ def test_the_trial_of_a_killed_worker_is_taken_up_in_its_folder(tmp_path):
     assert taken.number > 0
     assert taken.values == killed.params
     assert sorted(trial.state.name for trial in states(tmp_path / "runs")) == ["COMPLETE", "COMPLETE", "FAIL"]
-    assert json.loads((tmp_path / "runs" / "trial-0000" / "outcome.json").read_text())["updates"] == 600
+    assert json.loads((tmp_path / "runs" / "trial-0000" / "outcome.json").read_text())["updates"] == 300
 
 
 def test_a_trial_without_a_sign_of_life_is_taken_up_and_one_with_is_left(tmp_path):
@@ -274,6 +275,24 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(tmp_path):
     for options in ({"sampler": "grid"}, {"trials": 0}):
         with pytest.raises(SettingError):
             run(tiny(), options.pop("trials", 1), tmp_path, **options)
+
+
+def test_workers_that_start_together_all_come_in(tmp_path):
+    """Six find an empty file at the same moment; one makes its tables, and the others wait for them."""
+    together, opened = threading.Barrier(6), []
+
+    def start():
+        together.wait()
+        opened.append(_storage(optuna, f"sqlite:///{tmp_path}/sweep.db", 60))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        threads = [threading.Thread(target=start) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(opened) == 6
 
 
 def test_ranges_can_be_tables_in_tables():

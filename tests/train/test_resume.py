@@ -10,7 +10,7 @@ import pytest
 import torch
 from _runs import noisy_run
 
-from holdfast.errors import Interrupted
+from holdfast.errors import CheckpointError, Interrupted
 from holdfast.train import fit
 from holdfast.train.progress import Silent
 
@@ -94,6 +94,24 @@ def test_weights_differ_when_a_generator_is_not_put_back(tmp_path, monkeypatch):
     fit(*noisy_run(), tmp_path / "stopped", progress=False)
     fit(*noisy_run(), tmp_path / "alone", progress=False)
     assert not same_files(tmp_path / "stopped", tmp_path / "alone")
+
+
+def test_a_second_process_in_the_folder_is_refused_and_changes_nothing(tmp_path):
+    """Through a process of its own, since the lock is between processes; it is free when the holder is killed."""
+    fit(*noisy_run(epochs=1), tmp_path, progress=False)
+    (tmp_path / "outcome.json").unlink()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    holder = (
+        f"from holdfast.files import alone_in\nwith alone_in({str(tmp_path)!r}):\n    print(flush=True)\n    input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(CheckpointError, match="Another process trains in"):
+            fit(*noisy_run(epochs=2), tmp_path, progress=False)
+        assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+        other.kill()
+    assert fit(*noisy_run(epochs=2), tmp_path, progress=False).status == "finished"
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):

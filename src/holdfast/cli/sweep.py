@@ -75,7 +75,7 @@ def sweep(
             progress=not quiet,
             told=_say_trial,
             waiting_for=lambda count: say(
-                f"{count} trials are with other workers; taking them up if those are dead ..."
+                f"Waiting for trials of other workers ({count}); those of dead ones are taken up ..."
             ),
         )
     except Interrupted as error:

@@ -179,16 +179,8 @@ class _Searched:
     def open(self, url: str, name: str, sampler: str, seed: int, grace: int) -> optuna.Study:
         """The sweep in its storage, made if it is not there; one of other settings is refused."""
         optuna = self.optuna
-        options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
-        store = optuna.storages.RDBStorage(
-            url,
-            engine_kwargs=options,
-            heartbeat_interval=_interval(grace),
-            grace_period=grace,
-            heartbeat_stale_trial_callback=_put_back,
-        )
         theirs = optuna.create_study(
-            storage=store,
+            storage=_storage(optuna, url, grace),
             study_name=name,
             direction="maximize" if self.search.objective.maximise else "minimize",
             sampler=_make_sampler(optuna, sampler, seed),
@@ -318,6 +310,28 @@ def _check(source: str, search: Search, base: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"{source}: sweep.objective asks for {score!r}; {settings.task_name} has {', '.join(sorted(known))}."
         )
+
+
+def _storage(optuna: Any, url: str, grace: int) -> Any:
+    """Optuna's storage at a URL. Workers that start together all find no tables in it, and one of them makes them."""
+    import sqlalchemy.exc
+
+    options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
+    for left in range(10, -1, -1):
+        try:
+            return optuna.storages.RDBStorage(
+                url,
+                engine_kwargs=options,
+                heartbeat_interval=_interval(grace),
+                grace_period=grace,
+                heartbeat_stale_trial_callback=_put_back,
+            )
+        except (sqlalchemy.exc.IntegrityError, sqlalchemy.exc.OperationalError) as error:
+            too_late = isinstance(error, sqlalchemy.exc.IntegrityError) or "already exists" in str(error)
+            if not (too_late and left):
+                raise
+            time.sleep(0.2)
+    raise AssertionError("unreachable")
 
 
 def _make_sampler(optuna: Any, kind: str, seed: int) -> Any:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import CheckpointError, DivergedError, Interrupted, MissingExtraError, SettingError
-from holdfast.files import write_atomically
+from holdfast.files import alone_in, write_atomically
 from holdfast.train import checkpoint
 from holdfast.train.log import Board, Clock, Log
 from holdfast.train.metrics import Answerable, Scores, better, loss_sum, target_count
@@ -122,6 +122,7 @@ def fit(
     Raises:
         DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
         Interrupted: SIGINT or SIGTERM came; the run was saved.
+        CheckpointError: the folder cannot be written to, or another process trains in it.
 
     Example:
         >>> import tempfile
@@ -139,12 +140,13 @@ def fit(
     except OSError as error:
         raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
     fabric = _fabric(devices, accelerator)
-    run = _Run(fabric, model, task, training, folder)
-    if (outcome := run.ended()) is not None:
-        return outcome
-    shown = progress if not isinstance(progress, bool) else make_progress(label, progress and fabric.is_global_zero)
-    with _signals() as caught:
-        return run.through(shown, caught)
+    with _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
+        run = _Run(fabric, model, task, training, folder)
+        if (outcome := run.ended()) is not None:
+            return outcome
+        shown = progress if not isinstance(progress, bool) else make_progress(label, progress and fabric.is_global_zero)
+        with _signals() as caught:
+            return run.through(shown, caught)
 
 
 class _Records:
@@ -536,6 +538,16 @@ def _fabric(devices: int, accelerator: str) -> Any:
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy="ddp" if several else "auto")
     fabric.launch()
     return fabric
+
+
+@contextlib.contextmanager
+def _only_run_in(folder: Path) -> Iterator[None]:
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(alone_in(folder))
+        except BlockingIOError:
+            raise CheckpointError(f"Another process trains in {folder}: let it end, or give another folder.") from None
+        yield
 
 
 @contextlib.contextmanager
