@@ -59,10 +59,10 @@ class Addition:
         numbers = torch.rand(self.steps, count, generator=generator)
         if self.form == "three-class":
             numbers = numbers.round()
-        xs, half, rows = torch.zeros(self.steps, count, 2), self.steps // 2, torch.arange(count)
-        first = torch.randint(0, half, (count,), generator=generator)
-        second = torch.randint(half, self.steps, (count,), generator=generator)
-        xs[..., 0] = numbers
-        xs[first, rows, 1] = xs[second, rows, 1] = 1  # (1)
-        answer = numbers[first, rows] + numbers[second, rows]  # (2)
+        half = self.steps // 2
+        first = torch.randint(0, half, (1, count), generator=generator)
+        second = torch.randint(half, self.steps, (1, count), generator=generator)
+        marked = torch.cat([first, second])
+        xs = torch.stack([numbers, torch.zeros_like(numbers).scatter_(0, marked, 1.0)], dim=-1)  # (1)
+        answer = numbers.gather(0, marked).sum(dim=0)  # (2)
         return Batch(xs, answer.unsqueeze(1) if self.form == "sum" else answer.long())
