@@ -61,9 +61,7 @@ def draw(study: Study, result: StudyResult, figure: Figure, path: str | Path) ->
     axes.set_ylabel(figure.y_label or figure.y)
     axes.grid(True, which="major", alpha=0.25)
     axes.legend(fontsize=9, framealpha=0.85)
-    picture.text(
-        0.995, 0.005, f"{study.name}: {result.scale}", ha="right", va="bottom", fontsize=6, color="#777777"
-    )
+    picture.text(0.995, 0.005, f"{study.name}: {result.scale}", ha="right", va="bottom", fontsize=6, color="#777777")
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     picture.savefig(path, dpi=130, metadata={"Software": None})  # no version inside: the same curves give the same file
     plt.close(picture)
