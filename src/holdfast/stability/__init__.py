@@ -1,7 +1,12 @@
-"""What can be promised of a recurrence: bounds that hold for all inputs, with the premises they need."""
+"""What can be promised of a recurrence: bounds that hold for all inputs, with the premises they need.
+
+S3's theorems are in bounds.py. S4's: measure (contraction, step, stack, observed, reach), enforce (project, projected),
+certify (certificate, gaps), cash in (truncate, stream).
+"""
 
 from __future__ import annotations
 
+from holdfast.stability.assumptions import Assumption
 from holdfast.stability.bounds import (
     ModelBounds,
     generalisation_gap,
@@ -10,12 +15,60 @@ from holdfast.stability.bounds import (
     gradient_bound_weight_ih,
     rotations_derivative_bound,
 )
+from holdfast.stability.certificate import Certificate, certificate
+from holdfast.stability.contraction import certified_cells, contraction_rate
+from holdfast.stability.gaps import (
+    gradient_gap,
+    gradient_smoothness,
+    trained_output_gap,
+    weight_gap,
+    weight_gap_closed,
+)
+from holdfast.stability.observed import observed_contraction
+from holdfast.stability.project import l1_ball_rows, project_
+from holdfast.stability.projected import Projected
+from holdfast.stability.reach import Reach, gradient_reach
+from holdfast.stability.slopes import NoBoundError, Slopes, register_slopes, slopes
+from holdfast.stability.stack import Stack, stack_bounds
+from holdfast.stability.step import Region, Smoothness, StepBounds, state_norm, step_bounds
+from holdfast.stability.stream import Stream
+from holdfast.stability.truncate import Truncated, truncate
 
 __all__ = [
+    "Assumption",
+    "Certificate",
     "ModelBounds",
+    "NoBoundError",
+    "Projected",
+    "Reach",
+    "Region",
+    "Slopes",
+    "Smoothness",
+    "Stack",
+    "StepBounds",
+    "Stream",
+    "Truncated",
+    "certificate",
+    "certified_cells",
+    "contraction_rate",
     "generalisation_gap",
     "gradient_bound_rotations",
     "gradient_bound_theta",
     "gradient_bound_weight_ih",
+    "gradient_gap",
+    "gradient_reach",
+    "gradient_smoothness",
+    "l1_ball_rows",
+    "observed_contraction",
+    "project_",
+    "register_slopes",
     "rotations_derivative_bound",
+    "slopes",
+    "stack_bounds",
+    "state_norm",
+    "step_bounds",
+    "trained_output_gap",
+    "truncate",
+    "weight_gap",
+    "weight_gap_closed",
 ]

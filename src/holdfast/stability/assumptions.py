@@ -1,0 +1,152 @@
+"""The premises of S4's theorems, and what a readout adds: what a certificate says besides its numbers.
+
+    contractive, smooth, f(0, 0) = 0, h_0 = 0, deterministic, bounded inputs,
+    a Lipschitz and smooth loss, weights that stay in a convex Ω                              (1) the premises
+    ‖V x‖₂ ≤ ‖V‖₂ ‖x‖₂;   ‖V x‖₂ ≤ min(√n ‖V‖₂, (Σ_i ‖V_i‖₁²)^½) max_j |x_j|                  (2) a linear readout
+
+"holds" and "broken" are checked on the model; "unknown" is what only the caller can know. A premise that is broken does
+not always take the bound along: each reason says what becomes of it. Source of (1): S4, §2 and A.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from holdfast.errors import DTypeError, SettingError, ShapeError
+from holdfast.layers import Random, Recurrent
+from holdfast.linalg.norms import spectral_norm
+from holdfast.stability.stack import Stack
+from holdfast.stability.step import Region
+
+__all__ = ["Assumption", "assumptions_of", "readout_lipschitz", "shown"]
+
+Verdict = Literal["holds", "broken", "unknown"]
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A premise of the theory, and whether this model meets it.
+
+    Example:
+        >>> print(Assumption("inputs are bounded", "unknown", "‖x_t‖ ≤ 1 is the caller's word"))
+        unknown  inputs are bounded: ‖x_t‖ ≤ 1 is the caller's word
+    """
+
+    name: str
+    verdict: Verdict
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.verdict:<8} {self.name}: {self.reason}"
+
+
+def assumptions_of(
+    layer: Recurrent,
+    stack: Stack,
+    bound: float,
+    from_data: bool,
+    loss_lipschitz: float | None,
+    loss_smoothness: float | None,
+    region: Region | None,
+) -> list[Assumption]:
+    """Every premise of S4's theorems, as this layer meets it."""
+    rates = ", ".join(shown(step.rate) for step in stack.layers)
+    kinks = "; ".join(dict.fromkeys(step.caveat for step in stack.layers if step.caveat))
+    rest = max(step.rest for step in stack.layers)
+    kind = layer.initial_state.kind
+    noisy = layer.training and (isinstance(kind, Random) or (layer.dropout > 0 and layer.num_layers > 1))
+    found = [
+        Assumption("contractive", "holds" if stack.stable else "broken", f"λ = {rates}"),
+        Assumption(
+            "smooth", "broken" if kinks else "holds", kinks or "the step has bounded second derivatives, listed above"
+        ),
+        Assumption(
+            "f(0, 0) = 0",
+            "holds" if rest == 0 else "broken",
+            "without input a state at zero stays there"
+            if rest == 0
+            else f"‖f(0, 0)‖ = {shown(rest)}; the bound on states carries it, so what is printed still holds",
+        ),
+        Assumption(
+            "h_0 = 0",
+            "broken" if kind == "learned" else "holds",
+            "the start is learned; the bounds carry its length" if kind == "learned" else "unless a call gives h_0",
+        ),
+        Assumption(
+            "deterministic",
+            "broken" if noisy else "holds",
+            "dropout or a random start is at work in training mode; the bounds are those of evaluation mode"
+            if noisy
+            else "one input sequence, one state sequence",
+        ),
+        Assumption(
+            "inputs are bounded",
+            "holds" if from_data else "unknown",
+            f"the largest ‖x_t‖ of the data is {shown(bound)}"
+            if from_data
+            else f"‖x_t‖ ≤ {shown(bound)} is the caller's word",
+        ),
+    ]
+    given = loss_lipschitz is not None and loss_smoothness is not None
+    found.append(
+        Assumption(
+            "loss Lipschitz and smooth",
+            "unknown",
+            f"L = {shown(loss_lipschitz)}, β = {shown(loss_smoothness)} is the caller's word"
+            if given
+            else "no constants were given; nothing is said of gradients",
+        )
+    )
+    if region is None:
+        found.append(
+            Assumption("weights stay in a convex Ω", "unknown", "no region was given; nothing is said of them")
+        )
+    else:
+        found.append(_in_region(layer.cells[0], region))
+    return found
+
+
+def _in_region(cell: Any, region: Region) -> Assumption:
+    norms = [spectral_norm(weight.detach().double()).item() for weight in (cell.weight_hh, cell.weight_ih)]
+    norms.append(0.0 if cell.bias is None else cell.bias.detach().double().norm().item())
+    radii = list(vars(region).values())
+    inside = all(norm <= radius for norm, radius in zip(norms, radii, strict=True))
+    return Assumption(
+        "weights stay in a convex Ω",
+        "unknown" if inside else "broken",
+        "the weights are in the region now; project after every step to keep them there"
+        if inside
+        else f"‖U‖, ‖W‖, ‖b‖ = {', '.join(map(shown, norms))}, and the radii are {', '.join(map(shown, radii))}",
+    )
+
+
+def readout_lipschitz(readout: Any, norm: str, size: int) -> float:
+    """From outputs, in ``norm``, to what is read, in the Euclidean one."""
+    if readout is None:
+        return 1.0 if norm == "l2" else math.sqrt(size)
+    if isinstance(readout, int | float):
+        if not (readout >= 0 and math.isfinite(readout)):
+            raise SettingError(f"certificate expects a readout's Lipschitz constant, finite, got {readout}.")
+        return float(readout) * (1.0 if norm == "l2" else math.sqrt(size))
+    weight = readout.weight if isinstance(readout, nn.Linear) else readout
+    if not isinstance(weight, Tensor):
+        raise DTypeError(
+            f"certificate expects readout to be a torch.nn.Linear, a matrix or a Lipschitz constant, got "
+            f"{type(readout).__name__}."
+        )
+    weight = weight.detach().double()
+    if weight.dim() != 2 or weight.shape[1] != size:
+        raise ShapeError(f"certificate expects a readout of shape (features, {size}), got {tuple(weight.shape)}.")
+    spectral = spectral_norm(weight).item()
+    if norm == "l2":
+        return spectral
+    return min(math.sqrt(size) * spectral, weight.abs().sum(dim=1).norm().item())  # both bound ‖V x‖₂ by max |x_j|
+
+
+def shown(value: Any) -> str:
+    """A number as a person reads it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,262 @@
+"""Into the stable set, in place: projections of a cell's weights.
+
+    RNN, linear      ‖U‖₂ ≤ λ / L                                                          (1) S4 §7.2
+    FastRNN          ‖U‖₂ ≤ (λ - β) / (α L)                                                (2)
+    SGORNN           β ≤ λ - α L                                                           (3)
+    LSTM             ‖U_i‖, ‖U_o‖ ≤ λ - f̄,  ‖U_g‖ ≤ (λ - f̄)/4,  ‖U_f‖ ≤ (λ - f̄)(1 - f̄)   (4) S4 Proposition 5
+                     f̄ = σ(max_j (‖W_f,j‖₂ B + b_f,j) + ‖U_f‖)                             (5) Lemma 5
+
+In (4) and (5) norms of recurrent matrices are largest row sums, so (4) is an ℓ1 ball for each row; they add up to λ as
+S4's proof does, which has λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input
+weights and biases as they are. With ``forget=f̄`` these move too, row by row, to the nearest with
+‖W_f,j‖ B + b_f,j ≤ logit f̄ - ‖U_f‖.
+
+(1), (4), (5) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U instead of
+clipping it. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.cells import Cell, ExpRNNCell, FastRNNCell, LinearCell, LSTMCell, RNNCell, SGORNNCell, VPRNNCell
+from holdfast.constraints.spectral import clip_spectral, shrink_spectral
+from holdfast.errors import SettingError
+from holdfast.layers import Recurrent
+from holdfast.stability.contraction import check_input_bound, contraction_rate
+from holdfast.stability.slopes import NoBoundError, slopes
+from holdfast.stability.step import Region
+
+__all__ = ["l1_ball_rows", "project_"]
+
+METHODS = {"svd": clip_spectral, "fast": shrink_spectral}
+
+
+@torch.no_grad()
+def project_(
+    model: Any,
+    rate: float | None = None,
+    *,
+    region: Region | None = None,
+    method: str = "svd",
+    input_bound: float | None = None,
+    forget: float | None = None,
+) -> Any:
+    """Move a model's weights, in place, to where its contraction rate is at most ``rate``; return the model.
+
+    Law: ``contraction_rate(model) <= rate`` afterwards, for every layer; a model that is inside is left as it is, and a
+    second projection changes nothing.
+
+    Args:
+        model: a cell, or a layer of them, in one direction or both.
+        rate: λ, the largest rate allowed; below 1 for a stable model. S4's experiments have 1.
+        region: instead of a rate: project U, W and b of ``RNNCell`` and ``LinearCell`` onto it.
+        method: "svd", the nearest matrix, or "fast", a scaled one.
+        input_bound: the largest ‖x_t‖₂; LSTM only.
+        forget: f̄, the largest that a forget gate may reach; LSTM only; default: what input weights and biases make it.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> from holdfast.stability import contraction_rate
+        >>> layer = project_(RNN(3, 4), rate=0.3)
+        >>> contraction_rate(layer) <= 0.3
+        True
+    """
+    if method not in METHODS:
+        raise SettingError(f"project_ expects method to be one of {', '.join(METHODS)}, got {method!r}.")
+    if (rate is None) == (region is None):
+        raise SettingError(f"project_ expects a rate or a region, one of them, got rate={rate}, region={region}.")
+    if rate is not None and not 0 < rate <= 1:
+        raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; above 1 nothing is stable.")
+    cells = model.cells if isinstance(model, Recurrent) else [model]
+    for i, cell in enumerate(cells):
+        if region is not None:
+            _project_region_(cell, region, method)
+            continue
+        bound = input_bound
+        if isinstance(cell, LSTMCell) and i >= getattr(model, "directions", 1):
+            bound = math.sqrt(cell.input_size)  # outputs of the layer below: |h| ≤ 1
+        _project(cell, float(rate or 0.0), method=method, input_bound=bound, forget=forget)
+    return model
+
+
+@functools.singledispatch
+def _project(cell: Any, rate: float, **settings: Any) -> None:
+    known = ", ".join(sorted(kind.__name__ for kind in _project.registry if issubclass(kind, Cell)))
+    raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
+
+
+@_project.register
+def _(cell: RNNCell, rate: float, *, method: str, **_: Any) -> None:
+    _ball_(cell, "weight_hh", rate / slopes(cell.phi).lipschitz, method)  # (1)
+
+
+@_project.register
+def _(cell: LinearCell, rate: float, *, method: str, **_: Any) -> None:
+    _ball_(cell, "weight_hh", rate, method)  # (1)
+
+
+@_project.register
+def _(cell: FastRNNCell, rate: float, *, method: str, **_: Any) -> None:
+    if contraction_rate(cell) <= rate:
+        return
+    alpha, beta = (gate.item() for gate in cell.gates())
+    if not beta < rate:
+        raise SettingError(
+            f"project_ cannot bring FastRNNCell to rate {rate:g} by its matrix, for β = {beta:.4g} alone is as much; "
+            'lower beta_logit, or build it with ScalarGates(clip="alpha").'
+        )
+    _ball_(cell, "weight_hh", (rate - beta) / (alpha * slopes(cell.phi).lipschitz) * (1 - 1e-12), method)  # (2)
+
+
+@_project.register
+def _(cell: SGORNNCell, rate: float, **_: Any) -> None:
+    logit, eps = cell.gates.beta_logit, torch.finfo(cell.gates.beta_logit.dtype).eps
+    alpha, _beta = (gate.item() for gate in cell.gates())
+    room = rate - alpha * slopes(cell.phi).lipschitz
+    if contraction_rate(cell) <= rate:
+        return
+    if room <= 0:
+        raise SettingError(
+            f"project_ cannot bring SGORNNCell to rate {rate:g}: α L = {rate - room:.4g} alone is as much; lower "
+            "alpha_logit."
+        )
+    target = math.log(room) - math.log1p(-room)  # (3)
+    while contraction_rate(cell) > rate:
+        logit.fill_(target)
+        target -= eps * (1 + abs(target))  # by the last place, if rounding went up
+
+
+@_project.register(VPRNNCell)
+@_project.register(ExpRNNCell)
+def _(cell: Any, rate: float, **_: Any) -> None:
+    if contraction_rate(cell) > rate:
+        raise SettingError(
+            f"project_ cannot bring {type(cell).__name__} to rate {rate:g}: its matrix keeps lengths, so λ = "
+            f"{contraction_rate(cell):g} whatever the weights. Use SGORNN, whose gates shrink, or RNN."
+        )
+
+
+@_project.register
+def _(cell: LSTMCell, rate: float, *, input_bound: float | None, forget: float | None, **_: Any) -> None:
+    if input_bound is None:
+        raise SettingError("project_ of an LSTM depends on its inputs: give input_bound, the largest ‖x_t‖₂.")
+    bound = check_input_bound(input_bound, "l2")
+    if cell.phi is not torch.tanh:
+        raise NoBoundError("project_ knows LSTMs with tanh; this one has another nonlinearity.")
+    size = cell.hidden_size
+    weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, "weight_hh")
+    bias_f = torch.zeros(size) if cell.bias is None else cell.bias[size : 2 * size]
+    if forget is None:
+        reach = (weight_f.double().norm(dim=1) * bound + bias_f.double()).max().item()
+        forget, radius_f = _forget_fixed_point(reach, rate)
+    else:
+        if not 0.5 < forget < rate:
+            raise SettingError(f"project_ expects forget in (0.5, rate) = (0.5, {rate:g}), got {forget}.")
+        radius_f = (rate - forget) * (1 - forget)
+        _forget_rows_(cell, bound, math.log(forget / (1 - forget)) - radius_f)
+    room = rate - forget
+    radii = (room, radius_f, room / 4, room)  # (4), rows stacked i, f, g, o
+    for part, radius in zip(weight_hh.chunk(4), radii, strict=True):
+        part.copy_(l1_ball_rows(part, radius))
+
+
+def _forget_fixed_point(reach: float, rate: float) -> tuple[float, float]:
+    """f̄ and ‖U_f‖ with (4) and (5): q = (λ - σ(reach + q)) (1 - σ(reach + q)); the left grows, the right falls."""
+
+    def sigmoid(z: float) -> float:
+        return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
+
+    if sigmoid(reach) >= rate:
+        raise SettingError(
+            f"project_ cannot bring this LSTM to rate {rate:g}: inputs and biases alone open a forget gate to "
+            f"{sigmoid(reach):.4g}. Give forget=, a value below {rate:g}, to move them too, or lower input_bound."
+        )
+    low, high = 0.0, 1.0
+    for _ in range(100):
+        q = (low + high) / 2
+        f = sigmoid(reach + q)
+        low, high = (q, high) if q < (rate - f) * (1 - f) and f < rate else (low, q)
+    return sigmoid(reach + high), max(low * (1 - 1e-12), 0.0)
+
+
+def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
+    """(5): move each row (w, b) to the nearest with B ‖w‖ + b ≤ ``most``.
+
+    With v = most - b that is the cone B ‖w‖ ≤ v, and the nearest point of its edge has ‖w‖ = (‖w‖ + B v) / (1 + B²).
+    """
+    size = cell.hidden_size
+    weight = _plain(cell, "weight_ih")[size : 2 * size]
+    length = weight.double().norm(dim=1)
+    edge = most - 8 * torch.finfo(weight.dtype).eps * (1 + abs(most))  # so that rounding stays inside
+    if cell.bias is None:
+        outside = bound * length > most
+        new_length = torch.full_like(length, max(edge, 0.0) / bound if bound else 0.0)
+    else:
+        bias = _plain(cell, "bias")[size : 2 * size]
+        outside = bound * length + bias.double() > most
+        new_length = ((length + bound * (edge - bias.double())) / (1 + bound**2)).clamp_min(0)
+        bias.copy_(torch.where(outside, edge - bound * new_length, bias.double()))
+    factor = (new_length / length.clamp_min(torch.finfo(torch.float64).tiny)).clamp(max=1)
+    weight.copy_(torch.where(outside.unsqueeze(1), weight.double() * factor.unsqueeze(1), weight.double()))
+
+
+def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
+    """Each row moved to the nearest with Σ |entries| ≤ radius, by soft thresholding at the level that makes it so.
+
+    Law: inside, nearest in the Euclidean norm, and unchanged, bit for bit, if inside.
+
+    Example:
+        >>> l1_ball_rows(torch.tensor([[3.0, 1.0], [0.2, -0.1]]), radius=1.0)
+        tensor([[ 1.0000, 0.0000],
+                [ 0.2000, -0.1000]])
+    """
+    size = rows.detach().double().abs()
+    order, _ = size.sort(dim=1, descending=True)
+    excess = order.cumsum(dim=1) - radius
+    counts = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device)
+    active = (order * counts > excess).sum(dim=1, keepdim=True).clamp_min(1)
+    level = excess.gather(1, active - 1) / active
+    shrunk = torch.sign(rows) * (size - level).clamp_min(0).to(rows.dtype)
+    sums = shrunk.double().abs().sum(dim=1, keepdim=True)
+    u = torch.finfo(rows.dtype).eps
+    shrunk = torch.where(sums > radius, shrunk * ((radius / sums) * (1 - 2 * u)).to(rows.dtype), shrunk)
+    inside = size.sum(dim=1, keepdim=True) <= radius
+    return torch.where(inside, rows.detach(), shrunk)
+
+
+def _project_region_(cell: Any, region: Region, method: str) -> None:
+    if not isinstance(cell, RNNCell | LinearCell):
+        raise NoBoundError(f"A region is for RNNCell and LinearCell; {type(cell).__name__} has other parameters.")
+    _ball_(cell, "weight_hh", region.recurrent, method)
+    _ball_(cell, "weight_ih", region.input, method)
+    if cell.bias is not None:
+        bias = _plain(cell, "bias")
+        length = bias.double().norm().item()
+        if length > region.bias:
+            shorter = 1 - 2 * torch.finfo(bias.dtype).eps if region.bias else 0.0
+            bias.mul_(region.bias / length * shorter)
+
+
+def _ball_(cell: Any, name: str, radius: float, method: str) -> None:
+    weight = _plain(cell, name)
+    if radius == 0:
+        weight.zero_()
+    else:
+        weight.copy_(METHODS[method](weight, radius))
+
+
+def _plain(cell: Cell, name: str) -> Tensor:
+    """The parameter itself; a parametrised one is constrained already, and a copy would be moved in its place."""
+    weight = cell._parameters.get(name)
+    if weight is None:
+        raise SettingError(
+            f"project_ moves plain parameters, but {name} of {type(cell).__name__} is parametrised; its own constraint "
+            "holds it. Use torch.nn.utils.parametrize.remove_parametrizations first."
+        )
+    return weight

@@ -1,0 +1,220 @@
+"""A stable recurrence as a feed-forward network: every output from the last k inputs alone.
+
+    h_t^k = f(h_{t-1}^k, x_t),  h_{t-k}^k = 0                                      (1) S4 (3): k inputs an output
+    ‖y_t - y_t^k‖ ≤ L_f (M^k r)_m                                                  (2) Proposition 1: stack.py
+
+All positions are independent, so they are computed side by side, as samples of a batch: windows (k, positions · batch,
+features) that are views of the drive, which is made once. Positions come in chunks that fit the cache; in training,
+where windows overlap much, a chunk keeps its inputs only and is computed again on the way back.
+
+``stride=s`` starts a window every s steps instead of every step, and reads its last s outputs: an output then depends
+on the last k to k + s - 1 inputs, never on fewer, so that (2) holds as it is, and costs (k + s - 1)/s steps, not k.
+
+Source: S4, §2. When it is faster than the recurrence: benchmarks/truncate.py.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cells import Cell
+from holdfast.engine import scan
+from holdfast.errors import DTypeError, SettingError
+from holdfast.layers import Recurrent
+from holdfast.stability.assumptions import readout_lipschitz
+from holdfast.stability.certificate import no_horizon
+from holdfast.stability.observed import time_first
+from holdfast.stability.slopes import NoBoundError
+from holdfast.stability.stack import as_layer, stack_bounds
+from holdfast.stability.windows import Driven, Recomputed, Windows
+from holdfast.types import State
+
+__all__ = ["Truncated", "truncate"]
+
+_CHUNK = 1 << 22  # bytes of drive in the windows of one chunk
+
+
+def truncate(
+    model: Cell | Recurrent,
+    k: int | None = None,
+    *,
+    eps: float | None = None,
+    input_bound: float | None = None,
+    input_norm: str = "l2",
+    readout: nn.Linear | Tensor | float | None = None,
+    stride: int = 1,
+) -> Truncated:
+    """The model with a memory of k inputs, sharing its weights; k given, or such that outputs are off by at most ε.
+
+    Law: the output at t does not depend on inputs before t - k + 1 (t - k - stride + 2), and is at most ``error_bound``
+    from the model's. With k at least as long as the sequence the two are the same.
+
+    Args:
+        model: a cell or a layer in one direction. For ``eps``, a certified and stable one.
+        k: the window, at least 1.
+        eps: instead of k: the error allowed in what is read, in the Euclidean norm.
+        input_bound, input_norm: the largest ‖x_t‖, and its norm; for ``eps`` and ``error_bound``.
+        readout: what is read from the outputs, as in ``certificate``; for ``eps`` and ``error_bound``.
+        stride: s; 1 is (1) to the letter, k or more is faster than the recurrence.
+
+    Example:
+        >>> from holdfast import SGORNN
+        >>> layer, xs = SGORNN(3, 8), torch.rand(500, 2, 3) / 2
+        >>> short = truncate(layer, eps=1e-2, input_bound=1.0, stride=100)
+        >>> gap = (short(xs)[0] - layer(xs)[0]).norm(dim=2).max().item()
+        >>> gap <= short.error_bound <= 1e-2
+        True
+    """
+    layer = as_layer(model, "truncate")
+    if (k is None) == (eps is None):
+        raise SettingError(f"truncate expects k or eps, one of them, got k={k}, eps={eps}.")
+    if eps is not None:
+        if not (eps > 0 and math.isfinite(eps)):
+            raise SettingError(f"truncate expects eps to be positive and finite, got {eps}.")
+        stack = stack_bounds(layer, input_bound, input_norm=input_norm)
+        gain = readout_lipschitz(readout, stack.layers[-1].norm, layer.cells[-1].state_sizes[0])
+        k = stack.horizon(eps, gain)
+        if k is None:
+            raise NoBoundError(f"truncate: {no_horizon(type(model).__name__, stack)}")
+    return Truncated(layer, k, stride=stride, input_bound=input_bound, input_norm=input_norm, readout=readout)
+
+
+class Truncated(nn.Module):
+    """What ``truncate`` returns: called as the layer is, ``(input) → (output, h_n)``, started as it is, always.
+
+    Args:
+        layer: the layer, whose weights it shares: training one trains the other.
+        k, stride, input_bound, input_norm, readout: as in ``truncate``.
+
+    Example:
+        >>> from holdfast import RNN
+        >>> layer, xs = RNN(3, 4), torch.randn(10, 2, 3)
+        >>> short = truncate(layer, k=4)
+        >>> torch.testing.assert_close(short(xs)[0][-1], layer(xs[-4:])[0][-1])
+    """
+
+    def __init__(
+        self,
+        layer: Recurrent,
+        k: Any,
+        *,
+        stride: int = 1,
+        input_bound: float | None = None,
+        input_norm: str = "l2",
+        readout: nn.Linear | Tensor | float | None = None,
+    ):
+        super().__init__()
+        for name, value in (("k", k), ("stride", stride)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise SettingError(f"truncate expects {name} to be a whole number of at least 1, got {value!r}.")
+        self.layer, self.k, self.stride = layer, k, stride
+        self.input_bound, self.input_norm = input_bound, input_norm
+        # In a tuple and a list, modules are held without being ours: their weights are counted where they belong.
+        self._read, self._driven = (readout,), [Driven(layer.cells[0])]
+
+    @property
+    def error_bound(self) -> float:
+        """(2) at the weights as they are now; infinity if nothing is proved, as for a model that is not stable."""
+        try:
+            stack = stack_bounds(self.layer, self.input_bound, input_norm=self.input_norm)
+        except (NoBoundError, SettingError):  # a cell without a bound, or one that needs bounded inputs
+            return math.inf
+        gain = readout_lipschitz(self._read[0], stack.layers[-1].norm, self.layer.cells[-1].state_sizes[0])
+        return gain * stack.output_gap(self.k)
+
+    def forward(self, input: Tensor, h_0: None = None, *, need_output: bool = True) -> tuple[Any, Any]:
+        """Outputs at every step, and the state after the last, of its window."""
+        if h_0 is not None:
+            raise SettingError("Truncated starts every window at the layer's own start and takes no h_0.")
+        if not isinstance(input, Tensor):
+            raise DTypeError(f"Truncated expects a tensor, got {type(input).__name__}; pad a PackedSequence first.")
+        xs = time_first(self.layer, input, "Truncated")
+        last = self._last_state(xs)
+        output = self._outputs(xs) if need_output else None
+        if input.dim() == 2:
+            output, last = None if output is None else output.squeeze(1), tuple(entry.squeeze(1) for entry in last)
+        elif self.layer.batch_first and output is not None:
+            output = output.transpose(0, 1)
+        return output, last[0] if len(last) == 1 else last
+
+    def stream(self, batch: int = 1) -> Any:
+        """The same, one input at a time: see ``Stream``."""
+        from holdfast.stability.stream import Stream
+
+        return Stream(self, batch)
+
+    def _last_state(self, xs: Tensor) -> State:
+        """Entries (layers, batch, size) after the window that ends with the sequence."""
+        steps, length = len(xs), self.k + self.stride - 1
+        begin = 0 if steps <= length else -(-(steps - length) // self.stride) * self.stride
+        _, states = self._run(self.layer.cells, xs[begin:], self._start(xs.shape[1]), need_output=False)
+        return tuple(torch.stack(entries) for entries in zip(*states, strict=True))
+
+    def _outputs(self, xs: Tensor) -> Tensor:
+        steps, batch = xs.shape[:2]
+        length, s = self.k + self.stride - 1, self.stride
+        head, _ = self._run(self.layer.cells, xs[:length], self._start(batch))  # the first window: all of its outputs
+        assert head is not None
+        if steps <= length:
+            return head
+        windows = -(-(steps - length) // s)  # those that start at s, 2 s, ...
+        features = self._driven[0].input_size
+        fitting = max(1, _CHUNK // (length * batch * features * xs.element_size()))
+        parts = [head]
+        for first in range(1, windows + 1, fitting):
+            count = min(fitting, windows + 1 - first)
+            size = (count - 1) * s + length
+            chunk = xs[first * s : first * s + size]
+            if len(chunk) < size:  # the last window may reach beyond the end; what it makes of that is cut off
+                chunk = nn.functional.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))
+            parts.append(self._chunk(chunk, count))
+        return torch.cat(parts)[:steps]
+
+    def _chunk(self, xs: Tensor, count: int) -> Tensor:
+        """The outputs, (count · s, batch, hidden), of ``count`` windows over ``xs``."""
+
+        def run(xs: Tensor) -> Tensor:
+            length, s, batch = self.k + self.stride - 1, self.stride, xs.shape[1]
+            source = Windows.apply(self.layer.cells[0].drive(xs), length, s, count)  # (length, count · batch, drive)
+            cells = self._driven + self.layer.cells[1:]
+            outputs, _ = self._run(cells, source, self._start(count * batch), burn=self.k - 1)
+            assert outputs is not None
+            return outputs.unflatten(1, (count, batch)).transpose(0, 1).flatten(0, 1)
+
+        weights = [weight for weight in self.layer.parameters() if weight.requires_grad]
+        dropped = self.layer.dropout and self.layer.training and self.layer.num_layers > 1
+        small = self.k <= 3 * self.stride  # what is kept is at most four times what the recurrence would keep
+        if not torch.is_grad_enabled() or small or dropped or not (weights or xs.requires_grad):
+            return run(xs)  # with dropout a second run would draw other units
+        return Recomputed.apply(run, xs, *weights)
+
+    def _start(self, batch: int) -> list[State]:
+        """Where every window starts: the layer's zeros, or what it has learned."""
+        entries = self.layer.initial_state(batch, self.layer.cells[0].example_weight())
+        return [tuple(entry[row] for entry in entries) for row in range(self.layer.num_layers)]
+
+    def _run(
+        self, cells: list[Any], xs: Tensor, start: list[State], *, burn: int = 0, need_output: bool = True
+    ) -> tuple[Tensor | None, list[State]]:
+        """All layers over ``xs``; without the outputs of the first ``burn`` steps."""
+        output, states = None, []
+        backend, last = self.layer.backend, len(cells) - 1
+        for i, (cell, state) in enumerate(zip(cells, start, strict=True)):
+            if i == last and burn:
+                _, state = scan(cell, xs[:burn], state, need_output=False, backend=backend)
+                xs = xs[burn:]
+            output, state = scan(cell, xs, state, need_output=need_output or i < last, backend=backend)
+            states.append(state)
+            if i < last:
+                assert output is not None
+                xs = output
+                if self.layer.dropout:
+                    xs = nn.functional.dropout(xs, self.layer.dropout, self.layer.training)
+        return output, states
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}" + (f", stride={self.stride}" if self.stride > 1 else "")
