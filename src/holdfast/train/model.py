@@ -9,6 +9,7 @@ Every paper's experiments use this shape; only the layer differs.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,10 +19,11 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
+from holdfast.stability import truncate
 from holdfast.train.settings import Network
 from holdfast.types import State
 
-__all__ = ["LAYERS", "SequenceModel", "build"]
+__all__ = ["LAYERS", "SequenceModel", "Start", "build"]
 
 LAYERS: dict[str, type[nn.Module]] = {
     "rnn": holdfast.RNN,
@@ -35,7 +37,65 @@ LAYERS: dict[str, type[nn.Module]] = {
 }
 """Layers by the name that settings call them. A new one is one more entry."""
 
-_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates}
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where weights begin, instead of where their layer puts them; S2's experiments (§5) name both.
+
+    Args:
+        recurrent: of every ``weight_hh``: "identity", "orthogonal", or a number r: uniform in [-r, r]. Gate by gate.
+        others: input weights, a trained embedding and the readout are uniform in [-others, others], and biases 0.
+
+    Example:
+        >>> model = SequenceModel(holdfast.RNN(2, 3), nn.Linear(3, 1))
+        >>> Start(recurrent="identity", others=0.01).apply_(model)
+        >>> model.rnn.l0.weight_hh.trace().item(), model.readout.bias.item()
+        (3.0, 0.0)
+    """
+
+    recurrent: str | float | None = None
+    others: float | None = None
+
+    def __post_init__(self) -> None:
+        words = self.recurrent in (None, "identity", "orthogonal")
+        if not (words or _is_width(self.recurrent)) or not (self.others is None or _is_width(self.others)):
+            raise SettingError(
+                'start expects recurrent = "identity", "orthogonal" or a number, and others = a number, both of at '
+                f"least 0; got {self.recurrent!r} and {self.others!r}."
+            )
+
+    @torch.no_grad()
+    def apply_(self, model: SequenceModel) -> None:
+        """Put the weights of ``model`` there, with numbers from PyTorch's global generator."""
+        recurrent = [weight for name, weight in model.rnn.named_parameters() if name.endswith("weight_hh")]
+        if self.recurrent is not None and not recurrent:
+            raise SettingError(f"start has a recurrent entry, but {type(model.rnn).__name__} has no weight_hh.")
+        for weight in recurrent:
+            for gate in weight.split(weight.shape[1]):
+                _start_recurrent(gate, self.recurrent)
+        for name, weight in model.named_parameters():
+            if self.others is None:
+                break
+            if weight.requires_grad and name.endswith(("weight_ih", "readout.weight", "embedding.weight")):
+                nn.init.uniform_(weight, -self.others, self.others)
+            elif name.rpartition(".")[2].startswith("bias"):
+                nn.init.zeros_(weight)
+
+
+def _start_recurrent(gate: Tensor, start: str | float | None) -> None:
+    if start == "identity":
+        nn.init.eye_(gate)
+    elif start == "orthogonal":
+        nn.init.orthogonal_(gate)
+    elif start is not None:
+        nn.init.uniform_(gate, -float(start), float(start))
+
+
+def _is_width(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
+
+
+_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start}
 """Options that are tables in a settings file and objects in code."""
 
 
@@ -131,7 +191,8 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
         raise SettingError(f"Network knows the layers {', '.join(sorted(LAYERS))}; got {network.name!r}.")
     embedding = _embedding(network, spec, vectors)
     features = spec.input_size if embedding is None else embedding.embedding_dim
-    start = network.initial_state
+    start, options = network.initial_state, _options(network)
+    weights_start = options.pop("start", None)
     rnn = LAYERS[network.name](
         features,
         network.hidden_size,
@@ -139,15 +200,17 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
         bidirectional=network.bidirectional,
         dropout=network.dropout,
         initial_state=start if isinstance(start, str) else holdfast.Random(start),
-        **_options(network),
+        **options,
     )
+    if network.context is not None:
+        rnn = truncate(rnn, network.context)  # pyright: ignore[reportArgumentType]
     width = network.hidden_size * (2 if network.bidirectional else 1)
     readout = nn.Linear(width, spec.output_size)
     if network.tied:
         if embedding is None or (spec.output_size, width) != tuple(embedding.weight.shape):
             raise SettingError("tied = true needs an embedding of as many tokens as classes, as wide as the layer.")
         readout.weight = embedding.weight
-    return SequenceModel(
+    model = SequenceModel(
         rnn,
         readout,
         embedding,
@@ -155,6 +218,11 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
         input_dropout=network.input_dropout,
         output_dropout=network.output_dropout,
     )
+    if weights_start is not None:
+        if vectors is not None and weights_start.others is not None:
+            raise SettingError("start.others would overwrite the embedding's vectors; leave one of the two out.")
+        weights_start.apply_(model)
+    return model
 
 
 def _embedding(network: Network, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
@@ -177,7 +245,7 @@ def _options(network: Network) -> dict[str, Any]:
     layer = LAYERS[network.name]
     cell = getattr(layer, "cell_type", layer)
     taken = {"self", "input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "initial_state"}
-    known = sorted({*inspect.signature(cell).parameters, "backend"} - taken)
+    known = sorted({*inspect.signature(cell).parameters, "backend", "start"} - taken)
     for name in network.options:
         if name not in known:
             raise SettingError(f"{network.name} has no option {name!r}; known: {', '.join(known)}.")

@@ -1,4 +1,7 @@
-"""Optimisers by the name that settings call them; each takes the model, so that ours can read its structure."""
+"""Optimisers by the name that settings call them; each takes the model, so that ours can read its structure.
+
+Any of them can be projected: ``options = { project = { rate = 1.0 } }`` ends its steps in the stable set of S4.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import nn
 
 from holdfast.errors import SettingError
 from holdfast.optim import PathAdam, PathSGD
+from holdfast.stability import Projected, Region, Truncated, project_
 
 __all__ = ["OPTIMISERS", "build_optimiser"]
 
@@ -48,14 +52,23 @@ OPTIMISERS: dict[str, Factory] = {
 def build_optimiser(name: str, model: nn.Module, lr: float, options: dict[str, Any]) -> torch.optim.Optimizer:
     """The optimiser of these settings over a model's free weights.
 
+    Args:
+        name: one of ``OPTIMISERS``.
+        model: whose weights; its recurrent layer, ``model.rnn``, is what ``project`` acts on.
+        lr: the learning rate.
+        options: the optimiser's own, and for any of them ``project``: a table of ``rate`` or ``region``, ``every``,
+            ``method``, ``input_bound``, ``forget``, as ``holdfast.stability.Projected`` takes them.
+
     Example:
         >>> build_optimiser("rmsprop", nn.Linear(2, 1), 1e-2, {"alpha": 0.9}).defaults["alpha"]
         0.9
     """
     if name not in OPTIMISERS:
         raise SettingError(f"Training knows the optimisers {', '.join(sorted(OPTIMISERS))}; got {name!r}.")
+    options = dict(options)
+    onto = options.pop("project", None)
     signature = inspect.signature(OPTIMISERS[name]).parameters
-    known = sorted(set(signature) - {"params", "model", "lr", "settings"})
+    known = sorted({*signature, "project"} - {"params", "model", "lr", "settings"})
     for option in options:
         if option not in known and "settings" not in signature:  # an optimiser with **settings checks them itself
             raise SettingError(f"{name} has no option {option!r}; known: {', '.join(known)}.")
@@ -63,6 +76,24 @@ def build_optimiser(name: str, model: nn.Module, lr: float, options: dict[str, A
         key: tuple(value) if isinstance(value, list) else value for key, value in options.items()
     }  # TOML has lists
     try:
-        return OPTIMISERS[name](model, lr=lr, **tuples)
+        made = OPTIMISERS[name](model, lr=lr, **tuples)
     except (TypeError, ValueError) as error:
         raise SettingError(f"{name} refuses these options: {error}.") from error
+    return made if onto is None else _projected(made, model, onto)
+
+
+def _projected(optimiser: torch.optim.Optimizer, model: nn.Module, onto: Any) -> Projected:
+    """The optimiser, its steps ended by a projection of the model's recurrent layer."""
+    known = sorted(({*inspect.signature(project_).parameters} - {"model"}) | {"every"})
+    if not isinstance(onto, dict) or not onto.keys() <= set(known):
+        raise SettingError(f"project expects a table with some of {', '.join(known)}; got {onto!r}.")
+    layer = getattr(model, "rnn", None)
+    if layer is None:
+        raise SettingError(f"project acts on a model's recurrent layer, rnn; {type(model).__name__} has none.")
+    settings = dict(onto)
+    if isinstance(region := settings.get("region"), dict):
+        try:
+            settings["region"] = Region(**region)
+        except TypeError as error:
+            raise SettingError(f"region takes recurrent, input and bias: {error}.") from None
+    return Projected(optimiser, layer.layer if isinstance(layer, Truncated) else layer, **settings)

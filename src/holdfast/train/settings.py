@@ -22,6 +22,8 @@ class Network:
         embedding: features of a token: a size, "one-hot", or None for as many as hidden units. Without tokens: unused.
         input_dropout, output_dropout: on what enters the first layer and what enters the readout.
         tied: the readout's weight is the embedding's.
+        context: k: every output comes from the last k inputs alone, as ``holdfast.stability.truncate`` makes it; None:
+            from all of them.
         options: what only this cell knows: ``{"recurrent": "exp"}``, ``{"gates": {"clip": "2alpha", "horizon": 500}}``.
 
     Example:
@@ -39,6 +41,7 @@ class Network:
     input_dropout: float = 0.0
     output_dropout: float = 0.0
     tied: bool = False
+    context: int | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -92,7 +95,8 @@ class Training:
     """How a network is trained.
 
     Args:
-        optimiser: see ``holdfast.train.OPTIMISERS``; ``options`` goes to it.
+        optimiser: see ``holdfast.train.OPTIMISERS``; ``options`` goes to it. ``options = {"project": {"rate": 1.0}}``
+            makes it projected gradient descent, onto recurrent layers of that contraction rate.
         lr: learning rate at the start.
         batch: sequences an update, over all processes together.
         updates, epochs: how long; one of the two.
