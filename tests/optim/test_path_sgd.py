@@ -9,7 +9,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, StateDictError
-from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, network_of
+from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, network_of, path_norm_sq
 
 from .graphs import Model, random_model
 
@@ -17,6 +17,7 @@ STEPS = 6
 MAKE = {
     "sgd": lambda model, **more: PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, momentum=0.9, **more),
     "adam": lambda model, **more: PathAdam(model.parameters(), model, lr=1e-3, steps=STEPS, **more),
+    "relative": lambda model, **more: PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, relative=True, **more),
 }
 
 
@@ -234,6 +235,36 @@ def test_another_length_means_another_kappa():
         backward(model, xs)
         optimiser.step()
         torch.testing.assert_close(1 / optimiser.preconditioner._inverse[hh], kappa_first(model, steps)[hh])
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_relative_step_is_as_long_as_lr_times_the_path_norm(scale):
+    """Σ κ Δp² = lr² γ², γ² over paths through a hidden unit, whatever the scale of the loss; no gradient, no step."""
+    model, xs = model_and_data()
+    optimiser = PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, relative=True)
+    (scale * model(xs).square().mean()).backward()
+    found, before = kappa_first(model, STEPS), parameters(model)
+    norm = path_norm_sq(model, STEPS) - model.readout.bias.square().sum()
+    optimiser.step()
+    pairs = zip(before, model.parameters(), strict=True)
+    moved = sum((found[p] * (p.detach() - b).square()).sum() for b, p in pairs)
+    torch.testing.assert_close(moved, 1e-6 * norm.detach())
+    model.zero_grad(set_to_none=False)
+    before = parameters(model)
+    optimiser.step()
+    assert all(map(torch.equal, parameters(model), before))
+    with pytest.raises(SettingError, match="match_sgd or relative, not both"):
+        PathSGD(model.parameters(), model, steps=STEPS, relative=True, match_sgd=True)
+
+
+def test_a_recurrent_network_must_say_how_long_its_sequences_are():
+    """At T = 1 no path meets U: its κ would be 0, and its step anything. A feed-forward network has no length."""
+    model, _ = model_and_data()
+    for build in (PathSGD, PathAdam):
+        with pytest.raises(SettingError, match="expects steps=T, the length of the sequences"):
+            build(model.parameters(), model, lr=0.1)
+    feed_forward = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert PathSGD(feed_forward.parameters(), feed_forward, lr=0.1).preconditioner.steps == 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -146,6 +146,22 @@ def test_path_sgd_commutes_with_rescaling_over_many_steps_with_momentum_and_weig
     assert distance(model, moved, xs) > 1e-2
 
 
+def test_relative_steps_commute_with_rescaling():
+    """γ² and Σ g²/κ are the same from the rescaled start, and so is their quotient; that of ``match_sgd`` is not."""
+    model = tame(random_model(3, 5, 2))
+    xs, other = sequences(model), copy.deepcopy(model)
+    rescale_(other, random_alpha(other))
+
+    def make(model, **more):
+        return PathSGD(model.parameters(), model, lr=1e-3, steps=len(xs), **more)
+
+    moved, other_moved = (trained(one, lambda m: make(m, relative=True), xs, updates=20) for one in (model, other))
+    assert distance(moved, other_moved, xs) < 1e-9
+    assert distance(model, moved, xs) > 1e-4
+    matched = [trained(one, lambda m: make(m, match_sgd=True), xs) for one in (model, other)]
+    assert distance(*matched, xs) > 1e-6
+
+
 def test_path_adam_does_not_commute_with_rescaling():
     """S2 feeds Adam with the path gradient and claims no invariance for it: there is none."""
     model = tame(random_model(3, 5, 1))

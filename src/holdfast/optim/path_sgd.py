@@ -102,7 +102,7 @@ class PathSGD(_Divided, torch.optim.SGD):
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
         model: what ``network_of`` can read, or a ``Network``.
         lr, **settings: those of ``torch.optim.SGD``: momentum, dampening, weight_decay, nesterov, ...
-        steps, outputs, second, form, floor, every, match_sgd: those of ``PathPreconditioner``.
+        steps, outputs, second, form, floor, every, match_sgd, relative: those of ``PathPreconditioner``.
 
     Example:
         >>> from holdfast import RNN
@@ -121,13 +121,14 @@ class PathSGD(_Divided, torch.optim.SGD):
         model: nn.Module | Network,
         lr: float | Tensor = 1e-3,
         *,
-        steps: int = 1,
+        steps: int | None = None,
         outputs: Outputs | None = None,
         second: bool = False,
         form: Form = "exact",
         floor: float = 1e-30,
         every: int = 1,
         match_sgd: bool = False,
+        relative: bool = False,
         **settings: Any,
     ):
         path = PathPreconditioner(
@@ -139,6 +140,7 @@ class PathSGD(_Divided, torch.optim.SGD):
             floor=floor,
             every=every,
             match_sgd=match_sgd,
+            relative=relative,
         )
         super().__init__(params, lr, **settings)
         self._divide_by(path)
@@ -154,7 +156,7 @@ class PathAdam(_Divided, torch.optim.Adam):
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
         model: what ``network_of`` can read, or a ``Network``.
         lr, **settings: those of ``torch.optim.Adam``: betas, eps, weight_decay, amsgrad, ...
-        steps, outputs, second, form, floor, every, match_sgd: those of ``PathPreconditioner``.
+        steps, outputs, second, form, floor, every, match_sgd, relative: those of ``PathPreconditioner``.
 
     Example:
         >>> from holdfast import RNN
@@ -173,13 +175,14 @@ class PathAdam(_Divided, torch.optim.Adam):
         model: nn.Module | Network,
         lr: float | Tensor = 1e-3,
         *,
-        steps: int = 1,
+        steps: int | None = None,
         outputs: Outputs | None = None,
         second: bool = False,
         form: Form = "exact",
         floor: float = 1e-30,
         every: int = 1,
         match_sgd: bool = False,
+        relative: bool = False,
         **settings: Any,
     ):
         path = PathPreconditioner(
@@ -191,6 +194,7 @@ class PathAdam(_Divided, torch.optim.Adam):
             floor=floor,
             every=every,
             match_sgd=match_sgd,
+            relative=relative,
         )
         super().__init__(params, lr, **settings)
         self._divide_by(path)

@@ -1,12 +1,15 @@
 """Gradients divided by κ, for any optimiser.
 
     ∂L/∂p_i ← (c / max(κ_i, floor)) ∂L/∂p_i            (1) c = 1, or
-    c = ‖∂L/∂p‖ / ‖(1/κ) ∂L/∂p‖ at the first division  (2) one number for a whole training
+    c = ‖∂L/∂p‖ / ‖(1/κ) ∂L/∂p‖ at the first division  (2) one number for a whole training, or
+    c = γ / √(Σ (∂L/∂p_i)² / κ_i)                      (3) so that Σ κ_i Δp_i² = lr² γ² for a step of lr
 
 Followed by a plain gradient step this is Path-SGD, S2 (8). κ is κ⁽¹⁾, as in S2's experiments, or both terms by
 ``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the
-authors' own program for feed-forward networks has such a factor. Where κ_i = 0 no path runs through p_i: its gradient
-is 0, and so is the quotient. Source: S2, §4.3, §5.3.
+authors' own program for feed-forward networks has such a factor. (3) is ours: a step as long as lr times the path
+norm γ, in the norm that it is steepest in. Rescaling changes neither root, so steps stay invariant. γ² is taken over
+paths through a hidden unit: the bias of an output, one edge by itself, says nothing of the others' scale.
+Where κ_i = 0 no path runs through p_i: its gradient is 0, and so is the quotient. Source: S2, §4.3, §5.3.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from holdfast.cells._base import positive_size
 from holdfast.errors import SettingError, StateDictError
 from holdfast.optim.describe import network_of
 from holdfast.optim.network import Network
-from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first
+from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq
 from holdfast.optim.pieces import compact
 
 __all__ = ["PathPreconditioner"]
 
-SETTINGS = ("steps", "outputs", "second", "form", "floor", "every", "match_sgd")
+SETTINGS = ("steps", "outputs", "second", "form", "floor", "every", "match_sgd", "relative")
 
 
 class PathPreconditioner:
@@ -39,7 +42,8 @@ class PathPreconditioner:
 
     Args:
         model: what ``network_of`` can read, or a ``Network``.
-        steps: T, the length of the sequences; may be set anew at any time, and κ then follows.
+        steps: T, the length of the sequences, which a recurrent network needs; may be set anew at any time, and κ then
+            follows.
         outputs: "last" or "every" step; a model with ``last_only`` says so itself.
         second: whether κ⁽²⁾ is in κ. S2's experiments leave it out.
         form: how it is added, "exact" or "published"; see ``kappa``.
@@ -48,6 +52,8 @@ class PathPreconditioner:
         every: κ is computed anew every so many divisions.
         match_sgd: whether c is (2) instead of 1. κ runs over many orders of magnitude with the size and scale of a
             network, and with it the learning rate that serves; with (2) it is near that of SGD.
+        relative: whether c is (3) instead of 1. Learning rates then are fractions of the path norm, whatever the scale
+            of κ and of the loss; as steps do not shrink with the gradient, let the rate go to zero by a schedule.
 
     Example:
         >>> from holdfast import RNN
@@ -62,27 +68,35 @@ class PathPreconditioner:
         self,
         model: nn.Module | Network,
         *,
-        steps: int = 1,
+        steps: int | None = None,
         outputs: Outputs | None = None,
         second: bool = False,
         form: Form = "exact",
         floor: float = 1e-30,
         every: int = 1,
         match_sgd: bool = False,
+        relative: bool = False,
     ):
         self.network = network_of(model)
+        if steps is None and self.network.layers:  # T = 1 has no paths through U: its κ is 0, and 1/κ anything
+            raise SettingError("PathPreconditioner expects steps=T, the length of the sequences: κ depends on it.")
         self.network.reads_every_step("PathPreconditioner", outputs)
         if form not in ("exact", "published"):
             raise SettingError(f"PathPreconditioner expects form to be one of exact, published, got {form!r}.")
         if not 1e-30 <= floor < float("inf"):
             raise SettingError(f"PathPreconditioner expects a finite floor of at least 1e-30, got {floor!r}.")
+        if match_sgd and relative:
+            raise SettingError(
+                "PathPreconditioner expects match_sgd or relative, not both: each sets the length of steps."
+            )
         self.outputs: Outputs | None = outputs
         self.form: Form = form
-        self.second, self.floor, self.match_sgd = bool(second), float(floor), bool(match_sgd)
+        self.second, self.floor = bool(second), float(floor)
+        self.match_sgd, self.relative = bool(match_sgd), bool(relative)
         self.every = positive_size("PathPreconditioner", "every", every)
         self.parameters = self.network.parameters()
         self.divisions, self.factor = 0, 1.0
-        self.steps = steps
+        self.steps = 1 if steps is None else steps
 
     @property
     def steps(self) -> int:
@@ -107,6 +121,8 @@ class PathPreconditioner:
         }
         if self.match_sgd and self.divisions == 0:
             self.factor = self._first_factor()
+        elif self.relative:
+            self.factor = self._path_norm(found)
         if self.factor != 1.0:
             for inverse in self._inverse.values():
                 inverse.mul_(self.factor)
@@ -120,6 +136,15 @@ class PathPreconditioner:
                 plain += float(grad.square().sum())
                 divided += float((grad * self._inverse[parameter]).square().sum())
         return math.sqrt(plain / divided) if 0 < divided < math.inf and plain < math.inf else 1.0
+
+    def _path_norm(self, found: dict[Tensor, Tensor]) -> float:
+        """γ of (3); 1 past float64, where 1/κ lets nothing move."""
+        last = self.network.decoder[-1].tensors[0] if self.network.decoder else None
+        if last is None:
+            square = float(path_norm_sq(self.network, self.steps, self.outputs).detach())
+        else:  # every path through a hidden unit ends in one edge of the last weight
+            square = float((found[last] * last.detach().double().square()).sum())
+        return math.sqrt(square) if 0 < square < torch.finfo(torch.float64).max else 1.0
 
     def divide_(self) -> None:
         """(1) for every parameter that has a gradient, in place."""
@@ -142,11 +167,21 @@ class PathPreconditioner:
                 parameter.grad = grad
 
     def inverse_kappas(self, parameters: list[Tensor]) -> list[Tensor]:
-        """c/κ of these parameters, to be broadcast over them; counts as a division, and renews κ if that is due."""
+        """c/κ of these parameters, to be broadcast over them; counts as a division, and renews κ if that is due.
+
+        With ``relative``, (3) sums over these parameters alone and over the gradients that they have.
+        """
         if not self._inverse or self.divisions % self.every == 0:
             self.refresh()
         self.divisions += 1
-        return [self._inverse[parameter] for parameter in parameters]
+        inverses = [self._inverse[parameter] for parameter in parameters]
+        if not self.relative:
+            return inverses
+        # The root of (3); γ is in the inverses already.
+        pairs = zip(parameters, inverses, strict=True)
+        total = sum(float((_dense(parameter).double().square() * inverse).sum()) for parameter, inverse in pairs)
+        root = math.sqrt(total / self.factor)
+        return [inverse / root for inverse in inverses] if 0 < root < math.inf else inverses
 
     # -- saving ------------------------------------------------------------------------------------------------------
 
