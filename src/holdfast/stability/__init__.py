@@ -1,7 +1,7 @@
 """What can be promised of a recurrence: bounds that hold for all inputs, with the premises they need.
 
-S3's theorems are in bounds.py. S4's: measure (contraction, step, stack, observed, reach), enforce (project, projected),
-certify (certificate, gaps), cash in (truncate, stream).
+S3's theorems are in bounds.py. S4's: measure (contraction, step, stack, observed, reach), enforce (project, projected,
+stable_lstm), certify (certificate, gaps), cash in (truncate, stream).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from holdfast.stability.project import l1_ball_rows, project_
 from holdfast.stability.projected import Projected
 from holdfast.stability.reach import Reach, gradient_reach
 from holdfast.stability.slopes import NoBoundError, Slopes, register_slopes, slopes
+from holdfast.stability.stable_lstm import stable_lstm
 from holdfast.stability.stack import Stack, stack_bounds
 from holdfast.stability.step import Region, Smoothness, StepBounds, state_norm, step_bounds
 from holdfast.stability.stream import Stream
@@ -64,6 +65,7 @@ __all__ = [
     "register_slopes",
     "rotations_derivative_bound",
     "slopes",
+    "stable_lstm",
     "stack_bounds",
     "state_norm",
     "step_bounds",
