@@ -33,7 +33,7 @@ def random_code(count, steps=3, rows=2, bits=20, seed=0):
     return some, PartitionCode(packed, bits)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(model=models, steps=st.integers(1, 6))
 def test_a_code_is_the_pattern_of_its_piece(model, steps):
     net = build(**model)
@@ -43,7 +43,7 @@ def test_a_code_is_the_pattern_of_its_piece(model, steps):
         assert torch.equal(bits[index], affine_piece(net, xs[:, index]).pattern)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(model=models, lengths=st.lists(st.integers(1, 5), min_size=2, max_size=4))
 def test_a_padded_sequence_has_the_code_of_the_sequence_alone(model, lengths):
     net, xs = build(**model), torch.randn(5, len(lengths), INPUTS)

@@ -23,7 +23,7 @@ def start_of(net, batch):
     )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(model=models, steps=st.integers(1, 4))
 def test_the_slopes_are_the_derivatives_in_the_first_state(model, steps):
     """A_h = dh^(L,T)/dh_0 and W A_h = dz/dh_0, for every layer's h_0 and every sample."""
@@ -61,7 +61,7 @@ def hessian_trace(net, x, h_0, loss):
     return hessian.reshape(size, size).trace()
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(model=models, steps=st.integers(1, 2))
 def test_the_exact_penalty_is_half_the_trace_of_the_hessian(model, steps):
     """σ²/2 tr ∇²_{h_0} loss, by autograd, for cross-entropy whatever the target, and for the mean squared error."""

@@ -28,6 +28,10 @@ class Linearisation:
         jacobian: J, (outputs, time, features); read at every step: (time, outputs, time, features).
         value: z, (outputs) or (time, outputs).
         start: J_h, one tensor (..., layers · directions, size) for each entry of the state, with the shape of z before.
+
+    Example:
+        >>> Linearisation(torch.zeros(5, 7, 3), torch.zeros(5), (torch.zeros(5, 1, 4),)).jacobian.shape
+        torch.Size([5, 7, 3])
     """
 
     jacobian: Tensor

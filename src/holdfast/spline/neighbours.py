@@ -28,6 +28,10 @@ class Neighbours:
     Args:
         indices: (queries, k), nearest (or farthest) first.
         distances: Hamming's, (queries, k).
+
+    Example:
+        >>> Neighbours(torch.tensor([[4, 2]]), torch.tensor([[0, 3]])).indices[0, 0].item()
+        4
     """
 
     indices: Tensor

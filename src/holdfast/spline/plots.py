@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from holdfast.errors import MissingExtraError, ShapeError
@@ -116,20 +117,29 @@ def plot_neighbours(images: Tensor, queries: Sequence[int], near: Tensor, far: T
         >>> import torch
         >>> near, far = torch.tensor([[2], [3]]), torch.tensor([[4], [5]])
         >>> figure = plot_neighbours(torch.rand(6, 4), [0, 1], near, far, (2, 2))
-        >>> len(figure.axes)
-        6
+        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        ['input', 'nearest', 'farthest']
     """
     _check_shape(images[0], shape)
-    columns = 1 + near.shape[1] + far.shape[1]
-    figure = _figure((0.8 * columns, 0.8 * len(queries) + 0.4))
-    axes = figure.subplots(len(queries), columns, squeeze=False)
-    for row, query in enumerate(queries):
-        for ax, index in zip(axes[row], [query, *near[row].tolist(), *far[row].tolist()], strict=True):
-            ax.imshow(_image(images[index], shape, None), cmap="gray")
-    axes[0, 0].set_title("input", fontsize=8)
-    axes[0, 1].set_title("nearest", fontsize=8, loc="left")
-    axes[0, 1 + near.shape[1]].set_title("farthest", fontsize=8, loc="left")
-    _bare(axes)
+    height, width, edge = *shape, max(1, shape[1] // 14)
+    columns = [[query] for query in queries], near.tolist(), far.tolist()
+    blocks, starts, left = [], [], 0
+    for group in columns:  # one picture for all of them: an axes for each image would take seconds to lay out
+        tiles = [[_framed(_image(images[index], shape, None), edge) for index in row] for row in group]
+        blocks.append(np.concatenate([np.concatenate(row, axis=1) for row in tiles]))
+        starts.append(left + blocks[-1].shape[1] / 2)
+        left += blocks[-1].shape[1] + width // 2
+        blocks.append(np.full((len(queries) * (height + 2 * edge), width // 2), np.nan))
+    picture = np.concatenate(blocks[:-1], axis=1)
+    figure = _figure((8.0, 8.0 * picture.shape[0] / picture.shape[1] + 0.4))
+    axes = figure.subplots()
+    axes.imshow(picture, cmap="gray")
+    axes.xaxis.tick_top()
+    axes.set_xticks(starts, ["input", "nearest", "farthest"], fontsize=9)
+    axes.set_yticks([])
+    axes.tick_params(length=0)
+    for side in axes.spines.values():
+        side.set_visible(False)
     return figure
 
 
@@ -170,6 +180,10 @@ def _image(pixels: Tensor, shape: tuple[int, int], order: Tensor | None) -> Any:
     if order is not None:
         flat = flat.new_zeros(len(flat)).index_copy(0, order, flat)
     return flat.view(shape).numpy()
+
+
+def _framed(image: Any, edge: int) -> Any:
+    return np.pad(image.astype(float), edge, constant_values=np.nan)
 
 
 def _check_shape(pixels: Tensor, shape: tuple[int, int]) -> None:

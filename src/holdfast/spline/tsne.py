@@ -30,6 +30,10 @@ class Frames:
     Args:
         steps: after how many.
         positions: (frames, codes, 2).
+
+    Example:
+        >>> Frames((10, 20), torch.zeros(2, 7, 2)).steps[-1]
+        20
     """
 
     steps: tuple[int, ...]

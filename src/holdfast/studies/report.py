@@ -54,6 +54,7 @@ def write_report(study: Study, result: StudyResult, folder: str | Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         figures = draw_all(study, result, folder)
+        figures += [path for run in study.run for path in sorted(folder.glob(f"{run.name}-picture-*.png"))]
         write_atomically(folder / "report.md", report(study, result, figures))
     except OSError as error:
         raise CheckpointError(f"Could not write the report into {folder}: {error.strerror}.") from None

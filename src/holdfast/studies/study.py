@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError, ConfigError, Interrupted
+from holdfast.files import write_atomically
 from holdfast.studies.config import Run, Study
 from holdfast.studies.environment import environment
 from holdfast.studies.procedures import PROCEDURES
@@ -60,6 +61,7 @@ def run_study(
         message = f"{error} The study goes on with: holdfast study run {study.name} --scale {scale}"
         raise Interrupted(message, error.signal) from None
     result = _write(study, scale, folder, work)
+    _copy_pictures(study, scale, chosen, folder, work)
     write_report(study, result, folder)
     return result
 
@@ -86,6 +88,16 @@ def settings_digest(study: Study, scale: str, run: Run, seed: int) -> str:
     parts = [_attempt_digest(study, scale, run, seed, value) for value in study.values(run, scale)]
     until = run.search and vars(run.search.until)
     return _digest([parts, until] if until else parts)
+
+
+def _copy_pictures(study: Study, scale: str, runs: Sequence[Run], folder: Path, work: Path) -> None:
+    """Pictures that procedures drew, ``picture-*.png``, beside the report as ``<run>-picture-*.png``."""
+    for run in runs:
+        for seed in study.seeds(run, scale)[:1]:  # a picture is of one network, not of a mean
+            for value in study.values(run, scale):
+                made = work / run.name / f"seed-{seed}-{_attempt_digest(study, scale, run, seed, value)}"
+                for picture in sorted(made.glob("picture-*.png")):
+                    write_atomically(folder / f"{run.name}-{picture.name}", picture.read_bytes())
 
 
 def _seed_result(

@@ -5,6 +5,7 @@ An options class is a frozen dataclass; its ``load()`` gives a ``Task``, whose b
 
 from holdfast.tasks._base import IGNORED, Arrays, Batch, Drawn, Sequences, Spec, Split, Stream, Task
 from holdfast.tasks.addition import Addition
+from holdfast.tasks.bird import BirdAudio
 from holdfast.tasks.catalogue import TASKS, TaskFile, options, status
 from holdfast.tasks.characters import Characters
 from holdfast.tasks.columns import Columns
@@ -38,6 +39,7 @@ __all__ = [  # noqa: RUF022 - by layer
     "GaussianInstances",
     # signals and images
     "HAR",
+    "BirdAudio",
     "PixelMNIST",
     # text
     "Characters",

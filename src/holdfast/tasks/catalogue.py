@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import SettingError
 from holdfast.tasks.addition import Addition
+from holdfast.tasks.bird import BirdAudio
 from holdfast.tasks.characters import Characters
 from holdfast.tasks.copying import Copying
 from holdfast.tasks.fetch import Source, find, problem_of
@@ -29,6 +30,7 @@ TASKS: dict[str, type] = {
     "gaussian": GaussianInstances,
     "mnist": PixelMNIST,
     "har": HAR,
+    "bird": BirdAudio,
     "ptb": PennTreebank,
     "ptb-characters": Characters,
     "wikitext2": WikiText2,

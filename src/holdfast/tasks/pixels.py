@@ -1,6 +1,7 @@
 """MNIST as sequences: an image read pixel by pixel, in order or through one fixed permutation.
 
     x_t = image[π(t)] / 255,  t = 1 … 784    (1) π the identity, or one permutation for all images
+    x_t ← (x_t - 0.1307) / 0.3081            (2) ``standardised``, by the training set; S5, appendix B
 
 Sources: Le, Jaitly & Hinton (2015), §4.2; S2 §5 (sequential MNIST); S5 §5 and appendix C (both forms). Data: LeCun,
 Cortes & Burges.
@@ -48,6 +49,7 @@ class PixelMNIST:
         rows: a row of the image at each step (28 steps of 28 numbers) instead of a pixel (784 steps of 1).
         pool: average blocks of pool × pool pixels first, for shorter sequences: 2 gives 14 × 14 = 196 steps.
         limit: take only the first so many images of each split, for trials.
+        standardised: by (2).
 
     Example:
         >>> PixelMNIST(permuted=True, pool=4).steps
@@ -60,6 +62,7 @@ class PixelMNIST:
     rows: bool = False
     pool: int = 1
     limit: int | None = None
+    standardised: bool = False
 
     def sources(self) -> tuple[Source, ...]:
         """The four files of MNIST."""
@@ -101,6 +104,8 @@ class PixelMNIST:
         pixels = torch.from_numpy(images.reshape(len(images), side * side))
         if self.permuted:
             pixels = pixels[:, self.permutation()]  # (1)
+        if self.standardised:
+            pixels = (pixels.to(torch.get_default_dtype()) / 255 - 0.1307) / 0.3081  # (2)
         features = side if self.rows else 1
         return Sequences(pixels.reshape(len(images), -1, features), torch.from_numpy(labels.astype(np.int64)))
 
