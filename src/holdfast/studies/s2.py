@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.errors import ConfigError
 from holdfast.optim import kappa_first, kappa_second, network_of
 from holdfast.studies.config import overridden
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import columns, procedure, train
 from holdfast.studies.result import Measured
 from holdfast.studies.schema import structured
@@ -46,7 +46,7 @@ def kappa_ratio(
         >>> found.curve["steps"], found.value("ratio-2", "last") < found.value("ratio-4", "last")
         ((2, 4), True)
     """
-    _check(label, "kappa-ratio", options, {"words", "steps"}, needed={"words", "steps"})
+    checked(label, "kappa-ratio", options, {}, needed=("words", "steps"))
     torch.manual_seed(table.get("train", {}).get("seed", 0))
     words = options["words"]
     spec = Spec(words, words, "cross_entropy", "perplexity", tokens=True, every_step=True)
@@ -93,8 +93,7 @@ def best_of_starts(
         >>> found.updates, found.value("starts.diverged")
         (2, 0.0)
     """
-    names = {"starts", "rates", "metric", "trial"}
-    _check(label, "best-of-starts", options, names, needed=names - {"trial"})
+    checked(label, "best-of-starts", options, {"trial": None}, needed=("starts", "rates", "metric"))
     first = table.get("train", {}).get("seed", 0)
     trial = {} if options.get("trial") is None else {"train.updates": options["trial"]}
     tried: list[tuple[dict[str, Any], Measured]] = []
@@ -143,11 +142,3 @@ def _best(tried: list[tuple[dict[str, Any], Measured]], metric: str) -> tuple[di
 
 def _norm(values: Iterable[Tensor]) -> float:
     return math.sqrt(sum(value.square().sum().item() for value in values))
-
-
-def _check(label: str, name: str, options: dict[str, Any], known: set[str], needed: set[str]) -> None:
-    for key in options:
-        if key not in known:
-            raise ConfigError(f"{label}: {name} has no option {key!r}; known: {', '.join(sorted(known))}.")
-    if missing := sorted(needed - options.keys()):
-        raise ConfigError(f"{label}: the procedure {name} needs the option {missing[0]!r}.")

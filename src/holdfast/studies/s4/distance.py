@@ -19,9 +19,9 @@ from holdfast.errors import ConfigError
 from holdfast.linalg.norms import spectral_norm
 from holdfast.stability import Truncated
 from holdfast.studies.config import overridden, run_settings
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
 from holdfast.studies.result import Measured
-from holdfast.studies.s4.options import checked
 from holdfast.studies.watch import watched_run
 from holdfast.train import checkpoint
 from holdfast.train.model import SequenceModel

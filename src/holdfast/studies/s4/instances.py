@@ -32,9 +32,9 @@ from holdfast.constraints.spectral import clip_spectral
 from holdfast.engine import scan
 from holdfast.errors import ConfigError
 from holdfast.stability import certificate, project_, stack_bounds, weight_gap_closed
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
 from holdfast.studies.result import Measured
-from holdfast.studies.s4.options import checked
 from holdfast.tasks.gaussian import GaussianInstances
 
 __all__ = ["gradient_gaps", "weight_gaps"]

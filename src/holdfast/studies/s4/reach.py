@@ -18,9 +18,9 @@ from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
 from holdfast.stability import gradient_reach
 from holdfast.studies.config import run_settings
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
 from holdfast.studies.result import Measured
-from holdfast.studies.s4.options import checked
 from holdfast.studies.watch import watched_run
 from holdfast.train.model import SequenceModel
 

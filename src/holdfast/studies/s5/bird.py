@@ -20,10 +20,10 @@ from torch import Tensor, nn
 import holdfast
 from holdfast.errors import ConfigError, DivergedError
 from holdfast.studies.config import run_settings
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import columns, procedure
 from holdfast.studies.result import Measured
 from holdfast.studies.run import read_outcome
-from holdfast.studies.s4.options import checked
 from holdfast.train.checkpoint import load_model_, seed_all
 from holdfast.train.log import read_log
 from holdfast.train.loop import fit, predict

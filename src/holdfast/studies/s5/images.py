@@ -33,10 +33,10 @@ from holdfast.spline import (
     templates,
     tsne_through_time,
 )
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure, train
 from holdfast.studies.result import Measured
 from holdfast.studies.run import load_run
-from holdfast.studies.s4.options import checked
 from holdfast.train.model import SequenceModel
 
 __all__ = ["inside_images"]

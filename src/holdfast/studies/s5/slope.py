@@ -17,9 +17,9 @@ from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
 from holdfast.spline import initial_state_slope
 from holdfast.studies.config import run_settings
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import columns, procedure
 from holdfast.studies.result import Measured
-from holdfast.studies.s4.options import checked
 from holdfast.studies.watch import watched_run
 from holdfast.train.log import read_log
 from holdfast.train.model import SequenceModel

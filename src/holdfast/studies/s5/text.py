@@ -17,10 +17,10 @@ from torch import Tensor
 from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
 from holdfast.spline import hamming, partition_code, plot_text_templates, templates
+from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure, train
 from holdfast.studies.result import Measured
 from holdfast.studies.run import load_run
-from holdfast.studies.s4.options import checked
 
 __all__ = ["inside_text"]
 

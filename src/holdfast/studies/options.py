@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.errors import ConfigError
@@ -10,8 +10,10 @@ from holdfast.errors import ConfigError
 __all__ = ["checked"]
 
 
-def checked(label: str, name: str, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` over ``defaults``.
+def checked(
+    label: str, name: str, options: Mapping[str, Any], defaults: Mapping[str, Any], needed: Collection[str] = ()
+) -> dict[str, Any]:
+    """``options`` over ``defaults``; those ``needed`` have none.
 
     Example:
         >>> checked("tiny", "reach", {"tokens": 5}, {"tokens": 10, "distances": 50})
@@ -21,7 +23,8 @@ def checked(label: str, name: str, options: Mapping[str, Any], defaults: Mapping
         holdfast.errors.ConfigError: tiny: the procedure reach has no option 'token'; known: tokens.
     """
     for option in options:
-        if option not in defaults:
-            known = ", ".join(sorted(defaults))
-            raise ConfigError(f"{label}: the procedure {name} has no option {option!r}; known: {known}.")
+        if option not in (known := sorted({*defaults, *needed})):
+            raise ConfigError(f"{label}: the procedure {name} has no option {option!r}; known: {', '.join(known)}.")
+    if missing := sorted(set(needed) - options.keys()):
+        raise ConfigError(f"{label}: the procedure {name} needs the option {missing[0]!r}.")
     return {**defaults, **options}
