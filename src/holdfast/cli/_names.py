@@ -10,11 +10,12 @@ from pathlib import Path
 
 __all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
-CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "sgornn", "vprnn")
+CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "sgornn", "vprnn")
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
 TASKS = (
     "addition",
+    "bird",
     "copying",
     "enwik8",
     "gaussian",

@@ -36,13 +36,12 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Measurements of each, at most.")] = 7,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Time forward and backward through every layer against torch.nn's, on this machine."""
+    """Time forward and backward through every layer but RRNN's against torch.nn's, on this machine."""
     from holdfast.studies.environment import environment
-    from holdfast.studies.speed import PEERS, time_layers
-    from holdfast.train.model import LAYERS
+    from holdfast.studies.speed import PEERS, TIMED, time_layers
 
     sizes = {"steps": steps, "batch": batch, "hidden": hidden, "inputs": inputs}
-    timings = time_layers(cell or tuple(LAYERS), **sizes, rounds=rounds)
+    timings = time_layers(cell or TIMED, **sizes, rounds=rounds)
     here = environment()
     if as_json:
         show_json(

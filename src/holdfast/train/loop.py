@@ -106,7 +106,9 @@ def fit(
     """Train ``model`` on ``task``, or go on where the run in ``folder`` was left.
 
     Args:
-        model: ``(inputs, lengths, state) -> (answers, state)``, such as ``SequenceModel``; trained in place.
+        model: ``(inputs, lengths, state) -> (answers, state)``, such as ``SequenceModel``; trained in place. What its
+            ``penalty()`` returns after a call, if it has one, is added to the loss; ``at_epoch(number)`` is called
+            before every update.
         task: where batches come from.
         training: the settings.
         folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run goes on; if
@@ -180,6 +182,7 @@ class _Run:
         plain = build_optimiser(training.optimiser, model, training.lr, training.options)
         self.model, self.optimiser = fabric.setup(model, plain)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.penalty, self.at_epoch = (getattr(model, name, None) for name in ("penalty", "at_epoch"))
         self.state: Tensor | State | None = None
         self.position = _Position()
         if (folder / "last.safetensors").exists():
@@ -263,6 +266,8 @@ class _Run:
         epoch = self.task.epoch(training.batch)
         if not training.carry_state or at.update % (epoch or 1) == 0:
             self.state = None
+        if self.at_epoch is not None and epoch:
+            self.at_epoch(at.update // epoch)
         factor = training.schedule.multiplier(at.update, self.updates, at.plateaus)
         for group in self.optimiser.param_groups:
             group["lr"] = training.lr * factor
@@ -273,6 +278,8 @@ class _Run:
                 answers, state = self.model(piece.inputs, piece.lengths, self.state)
             if scored:
                 part = loss_sum(self.spec.loss, answers, piece) * (world / max(count, 1))
+                if self.penalty is not None and (more := self.penalty()) is not None:
+                    part = part + more
                 self.fabric.backward(part)
                 loss += float(part.detach()) / world
             self.state = _detached(state) if training.carry_state or training.truncation else None

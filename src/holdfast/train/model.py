@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
+from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss
 from holdfast.stability import truncate
 from holdfast.train.settings import Network
 from holdfast.types import State
@@ -34,6 +35,8 @@ LAYERS: dict[str, type[nn.Module]] = {
     "exprnn": holdfast.ExpRNN,
     "lstm": holdfast.LSTM,
     "gru": holdfast.GRU,
+    "rrnn": RRNN,
+    "rrnn-gru": RRNNGRU,
 }
 """Layers by the name that settings call them. A new one is one more entry."""
 
@@ -95,7 +98,7 @@ def _is_width(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start}
+_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": TreeLoss}
 """Options that are tables in a settings file and objects in code."""
 
 
@@ -165,6 +168,18 @@ class SequenceModel(nn.Module):
         elif padded:
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         return self.readout(self.output_dropout(hs)), last  # (3)
+
+    def penalty(self) -> Tensor | None:
+        """What the layer adds to the loss of the last call: the parts of S1's loss (6); None for most layers."""
+        own = getattr(self.rnn, "penalty", None)
+        value = None if own is None else own(self.readout.parameters())
+        # an answer at every step has a mean over them as its loss, and (6) sums over them: so this is (6) / T
+        return value / self.rnn.noted_steps if value is not None and self.every_step else value  # type: ignore[operator]
+
+    def at_epoch(self, epoch: int) -> None:
+        """Tell the layer which epoch begins, counted from 0, if it wants to know: S1's RRNN-GRU trains in phases."""
+        if (tell := getattr(self.rnn, "at_epoch", None)) is not None:
+            tell(epoch)
 
     def _last(self, state: Tensor | State) -> Tensor:
         """The last layer's last output: (batch, hidden), both directions side by side."""

@@ -1,0 +1,210 @@
+"""What Algorithm 1 costs, batched, against itself done literally in tensors. Writes a dated report beside this file.
+
+    python benchmarks/rrnn.py     about ten minutes; the machine should be idle and have 8 GB free for the literal side
+
+Literally: in every round every candidate is rebuilt from the pool, by its own products L_r c_i and R_r c_j as in line
+11, and scored, with the gradient recorded for all of it; all pairs and all samples are one tensor. Both sides make one
+training step: forward, loss (6) with its margin and tree distance, backward. First the trees and the loss are compared,
+in float64; then both are timed in float32, in turns, and medians are taken. The epoch is S1's Wiki-5k, 5,000 sequences
+of 20 characters in batches of 16, with batch normalisation as in the paper; --updates times a part of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.rrnn import ACTIVATIONS, OPERATORS, RRNN, Grown, TreeLoss, tolerance
+from holdfast.rrnn.loss import parts_of
+from holdfast.studies.environment import environment
+from holdfast.studies.schema import table_of
+
+SIZE, TUPLES, ROUNDS, HIDDEN, BATCH, STEPS, CLASSES = 100, 4, 8, 256, 16, 20, 27
+LOSS = TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5)  # S1, Appendix E.2
+SPEED, MINUTES, GIGABYTES = 20.0, 4.0, 2.0
+EPOCH = 313  # batches of 16 in 5,000 sequences
+
+
+# -- literally -----------------------------------------------------------------------------------------------------
+
+
+def literal_step(leaves: Tensor, layer: RRNN) -> Grown:
+    """Algorithm 1 for a batch, (leaves, batch, p), with autograd on all of it."""
+    cell = layer.l0
+    (sets,), matrices, scorer = cell.sets, cell.tuples[0](), cell.scorers[0]
+    pool, choices, best, second = leaves, [], [], []
+    batch = torch.arange(leaves.shape[1])
+    for _ in range(sets.rounds):
+        right, left = torch.tril_indices(len(pool), len(pool), offset=-1)
+        values = []
+        for r, o, u in itertools.product(range(sets.tuples), sets.operators, sets.activations):  # line 9
+            l, c = pool[left] @ matrices.left[r].mT, pool[right] @ matrices.right[r].mT
+            values.append(ACTIVATIONS[u].apply(OPERATORS[o].apply(l, c) + matrices.bias[r]))  # line 11, all pairs
+        v = torch.stack(values, dim=1).flatten(0, 1)  # (candidates, batch, p), in the documented order
+        scores = scorer(v)
+        with torch.no_grad():
+            close = tolerance(v.dtype) * v.abs().amax(dim=2).clamp_min(1)
+            seen = torch.zeros_like(scores, dtype=torch.bool)
+            for node in pool[len(leaves) :]:
+                seen |= (v - node).abs().amax(dim=2) <= close
+            first = first_best(scores.masked_fill(seen, -torch.inf))
+            seen |= (v - v[first, batch]).abs().amax(dim=2) <= close[first, batch]
+            other = first_best(scores.masked_fill(seen, -torch.inf))
+        best.append(scores[first, batch])
+        second.append(scores[other, batch])
+        pool = torch.cat((pool, v[first, batch][None]))
+        inner = torch.cartesian_prod(*map(torch.arange, (sets.tuples, len(sets.operators), len(sets.activations))))
+        pair = first // len(inner)
+        choices.append(torch.cat((left[pair, None], right[pair, None], inner[first % len(inner)]), dim=1))
+    return Grown(leaves, torch.stack(choices), pool[len(leaves) :], torch.stack(best), torch.stack(second))
+
+
+def first_best(scores: Tensor) -> Tensor:
+    top = scores.max(dim=0).values
+    return (scores >= top - tolerance(top.dtype) * top.abs().clamp_min(1)).to(torch.uint8).argmax(dim=0)
+
+
+def literal_loss(layer: RRNN, readout: nn.Linear, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
+    h, steps, zero = xs.new_zeros(xs.shape[1:]), [], xs.new_zeros(xs.shape[1:])
+    for x in xs:
+        steps.append((literal_step(torch.stack((x, h, zero)), layer),))
+        h = steps[-1][0].vectors[-1]
+    hs = torch.stack([step[0].vectors[-1] for step in steps])
+    parts = parts_of(steps, layer.l0.leaf_names, LOSS, [*layer.parameters(), *readout.parameters()])
+    loss = nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten()) + parts.weighted(LOSS) / len(xs)
+    return loss, torch.stack([step[0].choices for step in steps])
+
+
+# -- ours ----------------------------------------------------------------------------------------------------------
+
+
+def our_loss(layer: RRNN, readout: nn.Linear, xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
+    hs, _ = layer(xs)
+    loss = nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten())
+    loss = loss + layer.penalty(readout.parameters()) / len(xs)
+    return loss, torch.stack([step[0].choices for step in layer.l0.notes])
+
+
+def problem(dtype: torch.dtype, steps: int) -> tuple[RRNN, nn.Linear, Tensor, Tensor]:
+    torch.manual_seed(0)
+    layer = RRNN(SIZE, SIZE, tuples=TUPLES, rounds=ROUNDS, scorer=HIDDEN, loss=LOSS)
+    with torch.no_grad():
+        # a score that is highest near 1/2: one that is drawn at random may prefer products that grow or shrink for ever
+        scorer = layer.l0.scorers[0]
+        scorer.weight_out.abs_().neg_()
+        scorer.bias.copy_(-0.5 * scorer.weight.sum(dim=1))
+    readout = nn.Linear(SIZE, CLASSES)
+    xs, ys = 0.3 * torch.randn(steps, BATCH, SIZE), torch.randint(CLASSES, (steps, BATCH))
+    return layer.to(dtype), readout.to(dtype), xs.to(dtype), ys
+
+
+def gradients(loss: Tensor, layer: RRNN, readout: nn.Linear) -> list[Tensor]:
+    return list(
+        torch.autograd.grad(
+            loss, [*layer.parameters(), *readout.parameters()], materialize_grads=True, allow_unused=True
+        )
+    )
+
+
+def agreement(steps: int = 4) -> tuple[float, float, float]:
+    """In float64: the share of equal choices, and the largest relative differences of loss and gradient."""
+    layer, readout, xs, ys = problem(torch.float64, steps)
+    ours, our_choices = our_loss(layer, readout, xs, ys)
+    theirs, their_choices = literal_loss(layer, readout, xs, ys)
+    same = (our_choices == their_choices).double().mean().item()
+    loss = (abs(ours - theirs) / abs(theirs)).item()
+    pairs = zip(gradients(ours, layer, readout), gradients(theirs, layer, readout), strict=True)
+    return same, loss, max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-12)) for a, b in pairs)
+
+
+def timed(which: str) -> None:
+    """One process a side and turn, so that the memory is its own: seconds a step, and the most memory, in bytes."""
+    layer, readout, xs, ys = problem(torch.float32, STEPS)
+    make, times = {"ours": our_loss, "literal": literal_loss}[which], []
+    for _ in range(3 if which == "ours" else 2):
+        begin = time.perf_counter()
+        loss, _ = make(layer, readout, xs, ys)
+        loss.backward()
+        times.append(time.perf_counter() - begin)
+        del loss
+    print(min(times[1:]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def epoch(updates: int) -> tuple[float, float]:
+    """Minutes of an epoch, from so many of its updates, with batch normalisation and the optimiser's step."""
+    torch.manual_seed(0)
+    layer = RRNN(SIZE, SIZE, tuples=TUPLES, rounds=ROUNDS, scorer=HIDDEN, loss=LOSS, batch_norm=True)
+    embedding, readout = nn.Embedding(CLASSES, SIZE), nn.Linear(SIZE, CLASSES)
+    weights = [*layer.parameters(), *embedding.parameters(), *readout.parameters()]
+    optimiser = torch.optim.Adam(weights, lr=1e-3)
+    begin = time.perf_counter()
+    for _ in range(updates):
+        tokens, ys = torch.randint(CLASSES, (2, STEPS, BATCH))
+        optimiser.zero_grad()
+        loss, _ = our_loss(layer, readout, embedding(tokens), ys)
+        loss.backward()
+        optimiser.step()
+    minutes = (time.perf_counter() - begin) / updates * EPOCH / 60
+    return minutes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--side", choices=("ours", "literal"), help="time one side once, and print")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=EPOCH, help="updates of the epoch to make")
+    arguments = parser.parse_args()
+    if arguments.side:
+        timed(arguments.side)
+        return
+    load, (same, loss, gradient) = os.getloadavg()[0], agreement()
+    results: dict[str, list[tuple[float, float]]] = {"ours": [], "literal": []}
+    for _ in range(arguments.turns):
+        for side, rows in results.items():
+            done = subprocess.run(
+                [sys.executable, __file__, "--side", side], capture_output=True, text=True, check=True
+            )
+            seconds, memory = map(float, done.stdout.split())
+            rows.append((seconds, memory / 2**30))
+    (ours, our_memory), (literal, memory) = (
+        tuple(statistics.median(column) for column in zip(*results[side], strict=True)) for side in ("ours", "literal")
+    )
+    minutes, epoch_memory = epoch(arguments.updates)
+    date = datetime.date.today().isoformat()
+    setting = ", ".join(f"{name} {value}" for name, value in table_of(environment()).items())
+    report = f"""# RRNN, {date}
+
+{setting}; {torch.get_num_threads()} threads; load before the run {load:.2f}. p = {SIZE}, {TUPLES} tuples, 2 operators,
+4 activations, N̄ = {ROUNDS}, scorer {HIDDEN}, B = {BATCH}, T = {STEPS}, float32. Medians of {arguments.turns} turns, a
+process each. Written by `python benchmarks/rrnn.py`.
+
+| a training step with loss (6) | seconds | of ours | most memory |
+| --- | --- | --- | --- |
+| `holdfast.rrnn.RRNN` | {ours:.3f} | 1.0 | {our_memory:.2f} GB |
+| every candidate rebuilt and scored every round, autograd on | {literal:.3f} | {literal / ours:.1f} | {memory:.2f} GB |
+
+Target: at least {SPEED:.0f} times faster. Same trees and losses: in float64 at T = 4, {100 * same:.2f}% of the choices
+are equal, the losses differ by {loss:.1e} and the gradients by {gradient:.1e}, relative to the largest entry.
+
+An epoch of Wiki-5k (5,000 sequences of 20 characters, batches of {BATCH}, batch normalisation, Adam):
+{minutes:.2f} minutes by {arguments.updates} of its {EPOCH} updates, {epoch_memory:.2f} GB at most.
+Targets: {MINUTES:.0f} minutes, {GIGABYTES:.0f} GB.
+"""
+    path = Path(__file__).parent / f"{date}-rrnn.md"
+    path.write_text(report)
+    print(report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""RRNN: a cell that is a tree, found anew for every sample and step by Algorithm 1.
+
+    (T_{t,i}, h_{t,i}) = search over {x_t, h_{t-1,1..M}, constants, h_{t,1..i-1}},   i = 1..M        (1)
+
+The state is (h_{t,M}, .., h_{t,1}): the output first, and what an LSTM calls (h, c) for M = 2.
+
+Vectors of one pool have one length p, the hidden size. An input of another length is first multiplied by a matrix.
+
+Source: S1, §3 and Appendix B. Symbols: docs/notation.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cells._base import Cell, positive_size
+from holdfast.errors import SettingError
+from holdfast.rrnn.loss import TreeLoss
+from holdfast.rrnn.normalise import BirthNorm
+from holdfast.rrnn.record import Grown
+from holdfast.rrnn.scorer import TwoLayerScorer
+from holdfast.rrnn.search import candidates, grow, search
+from holdfast.rrnn.sets import Sets, auxiliary_vector
+from holdfast.rrnn.soft import soft_search
+from holdfast.rrnn.tree import Matrices
+from holdfast.types import Hidden, State, Weights
+
+__all__ = ["RRNNCell", "TreeCell", "Tuples"]
+
+
+class Tuples(nn.Module):
+    """The parameters (L_r, R_r, b_r); an identity tuple at the end is no parameter.
+
+    Args:
+        size: p.
+        count: how many, the identity among them.
+        identity: whether the last is (I, I, 0).
+        start_norm: the spectral norm of every L and R at the start; None leaves them as they are drawn.
+
+    Example:
+        >>> Tuples(5, 4)().left.shape, sum(weight.numel() for weight in Tuples(5, 4).parameters())
+        (torch.Size([4, 5, 5]), 165)
+    """
+
+    def __init__(self, size: int, count: int, *, identity: bool = True, start_norm: float | None = None):
+        super().__init__()
+        if start_norm is not None and not start_norm > 0:
+            raise SettingError(f"Tuples expects start_norm above 0, got {start_norm!r}.")
+        self.identity, self.start_norm, free = identity, start_norm, count - int(identity)
+        self.left = nn.Parameter(torch.empty(free, size, size))
+        self.right = nn.Parameter(torch.empty(free, size, size))
+        self.bias = nn.Parameter(torch.empty(free, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.bias.shape[1])
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -bound, bound)
+        if self.start_norm is not None:
+            with torch.no_grad():
+                for weight in (self.left, self.right):
+                    weight *= self.start_norm / torch.linalg.matrix_norm(weight, ord=2, keepdim=True)
+
+    def forward(self) -> Matrices:
+        own = Matrices(self.left, self.right, self.bias)
+        if not self.identity:
+            return own
+        last = Matrices.identity(self.bias.shape[1], self.bias)
+        pairs = ((own.left, last.left), (own.right, last.right), (own.bias, last.bias))
+        return Matrices(*(torch.cat(pair) for pair in pairs))
+
+    def extra_repr(self) -> str:
+        return f"{self.bias.shape[1]}, {len(self.bias) + int(self.identity)}, identity={self.identity}"
+
+
+class TreeCell(Cell):
+    """What RRNN and RRNN-GRU have in common: they can note what they did, step by step, for trees and for loss (6)."""
+
+    sets: tuple[Sets, ...]
+    loss: TreeLoss | None
+
+    def __init__(self, input_size: int, hidden_size: int, loss: TreeLoss | None):
+        super().__init__(input_size, hidden_size)
+        self.loss = loss
+        self.notes: list[tuple[Grown, ...]] | None = None  # a step an entry, a state vector a part
+        self.noting_scores = self.tracing = False
+        self.input_map = nn.Identity() if input_size == hidden_size else nn.Linear(input_size, hidden_size, bias=False)
+
+    @property
+    def leaf_names(self) -> tuple[tuple[str | int, ...], ...]:
+        raise NotImplementedError
+
+    def begin_notes(self, *, scores: bool | None = None, tracing: bool = False) -> None:
+        """Note the steps from here on; with their scores, if asked to, or if (7) of the loss needs them."""
+        wanted = self.loss is not None and self.loss.margin > 0
+        self.notes, self.noting_scores, self.tracing = [], wanted if scores is None else scores, tracing
+
+    def end_notes(self) -> None:
+        self.notes, self.noting_scores, self.tracing = None, False, False
+
+    def drive(self, x: Tensor) -> Tensor:
+        return self.input_map(x)
+
+    def note(self, step: tuple[Grown, ...]) -> None:
+        if self.notes is not None:
+            self.notes.append(step)
+
+
+class RRNNCell(TreeCell):
+    """One step of an RRNN.
+
+    Args:
+        input_size, hidden_size: features of ``x`` and of each state vector.
+        tuples, identity, operators, activations, auxiliary, rounds: as in ``Sets``.
+        states: M, state vectors that a step hands on.
+        sets: one ``Sets`` a state vector, where they differ; then the settings above are left out.
+        names: of the state vectors in trees; "h", or "h1", "h2", ...
+        carry_pool: the run for a later state vector may also use the nodes that the runs before it made.
+        scorer: hidden units of α, or a module from (..., p) to (...), or one of these a state vector.
+        start_norm: the spectral norm of every L and R at the start, see ``Tuples``; S1 observed 0.223 (Appendix D.2).
+        choice: "hard", the best candidate, with the gradient through its path alone, or "soft", see ``soft_search``.
+        batch_norm: normalise candidates, see ``BirthNorm``; hard choice only.
+        loss: the parts of loss (6) that ``RRNN.penalty`` adds up.
+
+    Example:
+        >>> cell = RRNNCell(4, 4, rounds=3)
+        >>> cell(torch.randn(2, 4), cell.initial_state(2)).shape
+        torch.Size([2, 4])
+
+    References:
+        Qian, Kennedy, Klabjan: Dynamic cell structure via recursive-recurrent neural networks.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        tuples: int = 4,
+        identity: bool = True,
+        operators: Sequence[str] = ("add", "mul"),
+        activations: Sequence[str] = ("sigmoid", "tanh", "one_minus", "identity"),
+        auxiliary: Sequence[str] = ("0",),
+        rounds: int = 8,
+        states: int = 1,
+        sets: Sequence[Sets] | None = None,
+        names: Sequence[str] | None = None,
+        carry_pool: bool = False,
+        scorer: int | nn.Module | Sequence[int | nn.Module] = 256,
+        start_norm: float | None = None,
+        choice: Literal["hard", "soft"] = "hard",
+        batch_norm: bool = False,
+        loss: TreeLoss | None = None,
+    ):
+        super().__init__(input_size, hidden_size, loss)
+        one = Sets(tuples, identity, tuple(operators), tuple(activations), tuple(auxiliary), rounds)
+        self.sets = tuple(sets) if sets is not None else (one,) * positive_size("RRNNCell", "states", states)
+        count = len(self.sets)
+        self.names = tuple(names or (("h",) if count == 1 else [f"h{i + 1}" for i in range(count)]))
+        if len(self.names) != count or count == 0:
+            raise SettingError(f"RRNNCell expects a name for each of its {count} state vectors, got {self.names}.")
+        if choice not in ("hard", "soft"):
+            raise SettingError(f'RRNNCell expects choice to be "hard" or "soft", got {choice!r}.')
+        if batch_norm and choice == "soft":
+            raise SettingError("RRNNCell normalises candidates of a hard choice only; leave batch_norm out.")
+        self.choice, self.carry_pool = choice, carry_pool
+        self.tuples = nn.ModuleList(
+            Tuples(hidden_size, it.tuples, identity=it.identity, start_norm=start_norm) for it in self.sets
+        )
+        self.scorers = nn.ModuleList(self._scorers(scorer))
+        self.norms = nn.ModuleList(
+            BirthNorm(hidden_size, it.rounds) if batch_norm else nn.Identity() for it in self.sets
+        )
+        for i, it in enumerate(self.sets):
+            constants = [auxiliary_vector(name, hidden_size, self.example_weight()) for name in it.auxiliary]
+            held = torch.stack(constants) if constants else self.example_weight().new_zeros(0, hidden_size)
+            self.register_buffer(f"auxiliary_{i}", held, persistent=False)
+
+    def _scorers(self, scorer: int | nn.Module | Sequence[int | nn.Module]) -> list[nn.Module]:
+        each: Any = list(scorer) if isinstance(scorer, Sequence) else [scorer] * len(self.sets)
+        if len(each) != len(self.sets):
+            raise SettingError(f"RRNNCell expects {len(self.sets)} scorers, one a state vector, got {len(each)}.")
+        return [it if isinstance(it, nn.Module) else TwoLayerScorer(self.hidden_size, it) for it in each]
+
+    @property
+    def state_sizes(self) -> tuple[int, ...]:
+        return (self.hidden_size,) * len(self.sets)
+
+    @property
+    def leaf_names(self) -> tuple[tuple[str | int, ...], ...]:
+        """Names of the leaves of every run: x, old states, constants, new states (with a prime), nodes carried on."""
+        every = []
+        for i, sets in enumerate(self.sets):
+            new = [f"{name}'" for name in self.names[:i]]
+            carried = range(self.sets[i - 1].rounds - 1) if self.carry_pool and i else ()
+            every.append(("x", *self.names, *sets.auxiliary, *new, *carried))
+        return tuple(every)
+
+    def weights(self) -> Weights:
+        every = [tuples() for tuples in self.tuples]
+        return tuple(tensor for it in every for tensor in (it.left, it.right, it.bias))
+
+    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        before, made, done = state[::-1], [], []
+        carried: tuple[Tensor, ...] = ()
+        for i, sets in enumerate(self.sets):
+            constants = getattr(self, f"auxiliary_{i}")[:, None].expand(-1, len(drive), -1)
+            leaves = torch.stack((drive, *before, *constants, *made, *carried))
+            grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets)
+            done.append(grown)
+            made.append(grown.vectors[-1])  # (1)
+            carried = tuple(grown.vectors[:-1]) if self.carry_pool else ()
+        self.note(tuple(done))
+        return tuple(made[::-1])
+
+    def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets) -> Grown:
+        scorer = self.scorers[i]
+        if self.choice == "soft":
+            found, best, second = soft_search(leaves, matrices, sets, scorer)
+            return Grown(leaves, found.choices, found.vectors, best, second)
+        norm = it if isinstance(it := self.norms[i], BirthNorm) else None
+        found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=self.noting_scores)
+        vectors = found.vectors
+        if torch.is_grad_enabled():
+            vectors = grow(leaves, found, matrices, sets, norm)
+        if not self.noting_scores:
+            return Grown(leaves, found.choices, vectors)
+        nodes, missing = torch.cat((leaves, vectors)), found.runners[..., 0] < 0
+        others = candidates(
+            nodes,
+            found.runners.clamp_min(0),
+            matrices,
+            sets,
+            norm=norm,
+            found=found,
+            leaves=len(leaves),
+        )
+        both = scorer(torch.stack((vectors, others)))
+        best, second = both.reshape(2, *missing.shape)
+        return Grown(leaves, found.choices, vectors, best, second.masked_fill(missing, -torch.inf))
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, states={len(self.sets)}, choice={self.choice!r}"

@@ -1,0 +1,167 @@
+"""RRNN as a layer, and what it can say about itself: trees, and the parts of loss (6).
+
+    output, h_n = layer(input, h_0)                    as ``torch.nn.RNN``
+    trace = layer.trace(input, h_0)                    the same, and every choice that was made
+    loss = task loss + layer.penalty()                 (6), in training, when the layer was given its weights
+
+Source: S1. Symbols: docs/notation.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import SettingError
+from holdfast.layers.named import _Named
+from holdfast.rrnn.cell import RRNNCell, TreeCell
+from holdfast.rrnn.loss import LossParts, parts_of
+from holdfast.rrnn.record import Grown, Record
+from holdfast.types import State
+
+__all__ = ["RRNN", "Trace", "TreeLayer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """A call, and what was chosen in it.
+
+    Args:
+        output, h_n: as the layer returns them.
+        records: one a cell, in the order of ``layer.cells``.
+        steps: one a cell: what it noted, a step an entry, with gradients where they were on.
+    """
+
+    output: Tensor
+    h_n: Tensor | State
+    records: tuple[Record, ...]
+    steps: tuple[tuple[tuple[Grown, ...], ...], ...]
+
+
+class TreeLayer(_Named):
+    """What RRNN and RRNN-GRU have in common as layers."""
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Any):
+        # choices are made in Python between the steps: there is nothing to fuse
+        settings.setdefault("backend", "reference")
+        if settings["backend"] == "auto":
+            settings["backend"] = "reference"
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+        self._lengths: Tensor | None = None
+
+    @property
+    def tree_cells(self) -> list[TreeCell]:
+        return self.cells  # type: ignore[return-value]
+
+    def _through_layers(
+        self, xs: Tensor, state: State, lengths: Tensor | None, need_output: bool
+    ) -> tuple[Tensor | None, State]:
+        self._lengths = lengths
+        for cell in self.tree_cells:
+            if not cell.tracing:
+                wanted = self.training and torch.is_grad_enabled() and cell.loss is not None
+                cell.begin_notes() if wanted else cell.end_notes()
+        return super()._through_layers(xs, state, lengths, need_output)
+
+    def trace(self, input: Tensor, h_0: Tensor | State | None = None, *, scores: bool = False) -> Trace:
+        """Run over ``input`` and keep every choice.
+
+        Args:
+            input, h_0: tensors, as in a call.
+            scores: also evaluate the scores of chosen and runners-up.
+
+        Example:
+            >>> layer = RRNN(4, 4, rounds=2)
+            >>> layer.trace(torch.randn(5, 3, 4)).records[0].tree(time=4, sample=0).size >= 1
+            True
+        """
+        if not isinstance(input, Tensor):
+            raise SettingError(f"{type(self).__name__}.trace expects a tensor, got {type(input).__name__}.")
+        with self._tracing(scores):
+            output, h_n = self(input, h_0)
+            steps = tuple(tuple(cell.notes or ()) for cell in self.tree_cells)
+        records = tuple(
+            _record(cell, notes, reverse=self.bidirectional and row % 2 == 1)
+            for row, (cell, notes) in enumerate(zip(self.tree_cells, steps, strict=True))
+        )
+        return Trace(output, h_n, records, steps)
+
+    @contextlib.contextmanager
+    def _tracing(self, scores: bool) -> Iterator[None]:
+        for cell in self.tree_cells:
+            cell.begin_notes(scores=scores, tracing=True)
+        try:
+            yield
+        finally:
+            for cell in self.tree_cells:
+                cell.end_notes()
+
+    @property
+    def noted_steps(self) -> int:
+        """Steps of the last call that ``penalty`` is over."""
+        return len(self.tree_cells[0].notes or ())
+
+    def loss_parts(self, others: Iterable[Tensor] = ()) -> list[LossParts]:
+        """The parts of loss (6) of the last call, a cell an entry.
+
+        Args:
+            others: parameters outside the layer that λ₄ also acts on: the readout's, Γ. They count in the first entry.
+        """
+        every = []
+        for row, cell in enumerate(self.tree_cells):
+            if cell.loss is None:
+                raise SettingError(
+                    f"{type(self).__name__} was made without loss=TreeLoss(...): there are no parts of (6)."
+                )
+            if not cell.notes:
+                raise SettingError(
+                    f"{type(self).__name__} has parts of (6) after a call in training, with gradients on."
+                )
+            parameters = [weight for weight in cell.parameters() if weight.requires_grad]
+            own = (*parameters, *(others if row == 0 else ()))
+            every.append(parts_of(cell.notes, cell.leaf_names, cell.loss, own, self._lengths))
+        return every
+
+    def penalty(self, others: Iterable[Tensor] = ()) -> Tensor | None:
+        """What (6) adds to the task's loss of the last call, summed over time; None without ``loss``.
+
+        Example:
+            >>> from holdfast.rrnn import TreeLoss
+            >>> layer = RRNN(4, 4, rounds=2, loss=TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5))
+            >>> output, _ = layer(torch.randn(5, 3, 4))
+            >>> (output.square().mean() + layer.penalty()).backward()
+        """
+        if all(cell.loss is None for cell in self.tree_cells):
+            return None
+        parts = zip(self.loss_parts(others), self.tree_cells, strict=True)
+        return torch.stack([part.weighted(cell.loss) for part, cell in parts]).sum()  # type: ignore[arg-type]
+
+
+def _record(cell: TreeCell, notes: tuple[tuple[Grown, ...], ...], *, reverse: bool) -> Record:
+    """Small integers, in the order of time."""
+    ordered = notes[::-1] if reverse else notes
+    choices = tuple(
+        torch.stack([step[state].choices for step in ordered]).transpose(1, 2).to(torch.int16)
+        for state in range(len(cell.sets))
+    )
+    return Record(choices, cell.leaf_names, cell.sets)
+
+
+class RRNN(TreeLayer):
+    """Layers of an RRNN. Arguments: those of ``Recurrent``, then those of ``RRNNCell``.
+
+    The search runs step after step on any device; ``backend`` is "reference".
+
+    Example:
+        >>> layer = RRNN(4, 4, rounds=3)
+        >>> output, h_n = layer(torch.zeros(7, 2, 4))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = RRNNCell

@@ -1,0 +1,198 @@
+"""Loss (6), part by part.
+
+    L = E Σ_t {λ₁ l(y_t, q_t) + λ₂ min_{T in Iso(target)} TD(T_t, T) + λ₃ Σ_k m_k} + λ₄ Σ_φ ‖φ‖²        (6)
+    m_k = -min{M, α(c_k*) - α(c_k**)} / M                                                               (7) margin
+
+c_k* is the choice of round k and c_k** the runner-up. Several state vectors add up (Appendix B). A round without a
+runner-up counts as one whose margin is M.
+
+With a hard choice the argmax hands no gradient to the scorer: it learns by (7) alone.
+
+Source: S1, §3.1 and §3.3. Symbols: docs/notation.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import SettingError
+from holdfast.rrnn.distance import tree_distances
+from holdfast.rrnn.record import Grown
+from holdfast.rrnn.target import Target, named_targets
+
+__all__ = ["LossParts", "TreeLoss", "pool_children", "ridge", "score_margin", "target_distance"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeLoss:
+    """The weights of (6) and what they act on. λ₁ is 1, as in every experiment of the paper.
+
+    Args:
+        tree: λ₂.
+        margin: λ₃.
+        ridge: λ₄.
+        threshold: M of (7).
+        target: "gru" or "lstm", with identity weights, or a ``Target`` a state vector.
+        forms: "min" or "mean" over the isomorphic forms of the target, or "given": its own form alone.
+
+    Example:
+        >>> TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5).forms  # S1's for RRNN on Wiki-5k
+        'min'
+    """
+
+    tree: float = 0.0
+    margin: float = 0.0
+    ridge: float = 0.0
+    threshold: float = 1.0
+    target: str | tuple[Target, ...] = "gru"
+    forms: Literal["min", "mean", "given"] = "min"
+
+    def __post_init__(self) -> None:
+        for name in ("tree", "margin", "ridge"):
+            if not getattr(self, name) >= 0:
+                raise SettingError(f"TreeLoss expects {name} of at least 0, got {getattr(self, name)!r}.")
+        if not self.threshold > 0:
+            raise SettingError(f"TreeLoss expects a threshold above 0, got {self.threshold!r}.")
+        if self.forms not in ("min", "mean", "given"):
+            raise SettingError(f'TreeLoss expects forms to be "min", "mean" or "given", got {self.forms!r}.')
+
+    def targets(self, states: int) -> tuple[Target, ...]:
+        """A target a state vector."""
+        if isinstance(self.target, str):
+            return named_targets(self.target, states)  # type: ignore[arg-type]
+        if len(self.target) != states:
+            raise SettingError(f"TreeLoss has {len(self.target)} targets, the cell has {states} state vectors.")
+        return self.target
+
+
+@dataclasses.dataclass(frozen=True)
+class LossParts:
+    """The parts of (6) besides the task's own, each a number with its gradient, not yet weighted.
+
+    Args:
+        tree: Σ_t of the mean tree distance.
+        margin: Σ_t Σ_k of the mean m_k.
+        ridge: Σ ‖φ‖².
+
+    Example:
+        >>> parts = LossParts(torch.tensor(2.0), torch.tensor(-1.0), torch.tensor(3.0))
+        >>> parts.weighted(TreeLoss(tree=0.5, margin=0.1, ridge=0.1))
+        tensor(1.2000)
+    """
+
+    tree: Tensor
+    margin: Tensor
+    ridge: Tensor
+
+    def weighted(self, loss: TreeLoss) -> Tensor:
+        """λ₂ · tree + λ₃ · margin + λ₄ · ridge."""
+        return loss.tree * self.tree + loss.margin * self.margin + loss.ridge * self.ridge
+
+
+def score_margin(best: Tensor, second: Tensor, threshold: float = 1.0) -> Tensor:
+    """m_k (7), between -1 and 0.
+
+    Example:
+        >>> score_margin(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([2.5, 0.0, -torch.inf]), threshold=2.0)
+        tensor([-0.2500, -1.0000, -1.0000])
+    """
+    alone = second == -torch.inf  # an infinite difference would have no gradient but NaN
+    gap = best - torch.where(alone, best.detach() - threshold, second)
+    return -gap.clamp_max(threshold) / threshold
+
+
+def pool_children(
+    steps: Sequence[tuple[Grown, ...]], names: Sequence[Sequence[str | int]], state: int
+) -> tuple[Tensor, Tensor]:
+    """The nodes of one state vector's pool over all steps, as ``tree_distances`` wants them.
+
+    Nodes that were carried on from the run before come first: they are inner nodes with children of their own.
+
+    Returns:
+        vectors (nodes, time · batch, p) and children (nodes, time · batch, 2).
+    """
+    own = [step[state] for step in steps]
+    vectors = torch.stack([grown.vectors for grown in own], dim=1).flatten(1, 2)
+    choices = torch.stack([grown.choices for grown in own], dim=1).flatten(1, 2)[..., :2]
+    leaves = names[state]
+    carried = [place for place, name in enumerate(leaves) if not isinstance(name, str)]
+    if not carried:
+        return vectors, torch.where(choices < len(leaves), -1, choices - len(leaves))
+    before, before_children = pool_children(steps, names, state - 1)
+    count, first = len(before) - 1, carried[0]
+    inner = torch.where(choices < first, -1, choices - first)  # carried nodes and then our own, without a gap
+    return torch.cat((before[:count], vectors)), torch.cat((before_children[:count], inner))
+
+
+def target_distance(
+    steps: Sequence[tuple[Grown, ...]],
+    names: Sequence[Sequence[str | int]],
+    targets: Sequence[Target],
+    forms: Literal["min", "mean", "given"] = "min",
+) -> Tensor:
+    """Tree distance to the target of every step and sample, (time, batch), added up over the state vectors.
+
+    Args:
+        steps: what a cell noted.
+        names: the names of its leaves.
+        targets: one a state vector.
+        forms: as in ``TreeLoss``.
+    """
+    total = torch.zeros(())
+    for state, target in enumerate(targets):
+        leaves = torch.stack([step[state].leaves.detach() for step in steps], dim=1)  # (leaves, time, batch, p)
+        named = {name: leaf for name, leaf in zip(names[state], leaves, strict=True) if isinstance(name, str)}
+        vectors, children = pool_children(steps, names, state)
+        distance = tree_distances(
+            vectors,
+            children,
+            target.forms(isomorphic=forms != "given"),
+            target.vectors(named).flatten(1, 2),
+            "mean" if forms == "mean" else "min",
+        )
+        total = total + distance.view(leaves.shape[1:3])
+    return total
+
+
+def ridge(parameters: Iterable[Tensor]) -> Tensor:
+    """Σ ‖φ‖².
+
+    Example:
+        >>> ridge([torch.ones(3), torch.ones(2, 2)])
+        tensor(7.)
+    """
+    return torch.stack([weight.square().sum() for weight in parameters] or [torch.zeros(())]).sum()
+
+
+def parts_of(
+    steps: Sequence[tuple[Grown, ...]],
+    names: Sequence[Sequence[str | int]],
+    loss: TreeLoss,
+    parameters: Iterable[Tensor],
+    lengths: Tensor | None = None,
+) -> LossParts:
+    """The parts of (6) over what a cell noted; those that weigh nothing are not computed.
+
+    Args:
+        lengths: (batch,) steps that count, of padded sequences.
+    """
+    like = steps[0][0].vectors
+    zero = like.new_zeros(())
+    alive = None if lengths is None else torch.arange(len(steps), device=like.device)[:, None] < lengths
+
+    def over_time(terms: Tensor) -> Tensor:  # (time, batch): Σ_t of the mean over samples
+        return (terms if alive is None else terms * alive).mean(dim=1).sum()
+
+    tree = over_time(target_distance(steps, names, loss.targets(len(steps[0])), loss.forms)) if loss.tree else zero
+    margin = zero
+    if loss.margin:
+        for state in range(len(steps[0])):
+            best = torch.stack([step[state].best for step in steps])  # type: ignore[misc]  # (time, rounds, batch)
+            second = torch.stack([step[state].second for step in steps])  # type: ignore[misc]
+            margin = margin + over_time(score_margin(best, second, loss.threshold).sum(dim=1))
+    return LossParts(tree, margin, ridge(parameters) if loss.ridge else zero)

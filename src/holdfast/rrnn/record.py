@@ -1,0 +1,121 @@
+"""What a layer did: the choices of every sample and step, as trees, as counts, and as changes from epoch to epoch.
+
+    N_e = Σ_{i,t,j} 1{I_{e,i,t,j} ≠ I_{e-1,i,t,j}}        (1)
+
+I_{e,i,t,j} is the tuple that node j of sample i at step t uses in epoch e.
+
+Source: S1, §5.2, Figures 2 to 4. Symbols: docs/notation.md.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import ShapeError
+from holdfast.rrnn.sets import Sets
+from holdfast.rrnn.tree import Tree, nodes_of
+
+__all__ = ["Grown", "Record", "count_trees", "tuple_changes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown:
+    """One run of Algorithm 1 at one step: tensors with their gradient.
+
+    Args:
+        leaves: (leaves, batch, p).
+        choices: (rounds, batch, 5), as in ``Found``.
+        vectors: (rounds, batch, p).
+        best, second: (rounds, batch): the scores of the chosen and of the runner-up, -inf where there is none; None
+            where nobody asked for them.
+    """
+
+    leaves: Tensor
+    choices: Tensor
+    vectors: Tensor
+    best: Tensor | None = None
+    second: Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """The choices of one cell over a batch of sequences.
+
+    Args:
+        choices: one (time, batch, rounds, 5) tensor of small integers a state vector.
+        leaves: names of the leaves, one tuple a state vector; a number k stands for node k of the run before.
+        sets: what the numbers mean, one a state vector.
+
+    Example:
+        >>> from holdfast.rrnn import RRNN
+        >>> trace = RRNN(4, 4, rounds=3).trace(torch.randn(5, 2, 4))
+        >>> trace.records[0].choices[0].shape, type(trace.records[0].tree(time=0, sample=1)).__name__
+        (torch.Size([5, 2, 3, 5]), 'Tree')
+    """
+
+    choices: tuple[Tensor, ...]
+    leaves: tuple[tuple[str | int, ...], ...]
+    sets: tuple[Sets, ...]
+
+    def tree(self, time: int, sample: int, state: int = -1) -> Tree:
+        """The tree that made a state vector (the last one if none is named) at a step."""
+        return self._rows([choices[time, sample] for choices in self.choices])[state]
+
+    def _rows(self, choices: Sequence[Tensor]) -> list[Tree]:
+        roots, before = [], []
+        for rows, names, sets in zip(choices, self.leaves, self.sets, strict=True):
+            leaves = [name if isinstance(name, str) else before[name] for name in names]
+            before = nodes_of(rows.tolist(), leaves, sets)
+            roots.append(before[-1])
+        return roots
+
+    def count(self, state: int = -1, *, tuples: bool = False) -> collections.Counter[Tree]:
+        """How often each tree was found over all samples and steps; with ``tuples`` they must agree in those too."""
+        flat = torch.cat([choices.flatten(0, 1).flatten(1) for choices in self.choices], dim=1)  # a row a tree
+        rows, counts = torch.unique(flat, dim=0, return_counts=True)
+        sizes = [choices.shape[2] * 5 for choices in self.choices]
+        total: collections.Counter[Tree] = collections.Counter()
+        for row, times in zip(rows, counts.tolist(), strict=True):
+            tree = self._rows([part.view(-1, 5) for part in row.split(sizes)])[state]
+            total[tree if tuples else tree.without_tuples()] += times
+        return total
+
+    @property
+    def tuples(self) -> Tensor:
+        """I of (1): (time, batch, nodes), the nodes of all state vectors side by side."""
+        return torch.cat([choices[..., 2] for choices in self.choices], dim=-1)
+
+
+def count_trees(records: Sequence[Record], state: int = -1, *, tuples: bool = False) -> collections.Counter[Tree]:
+    """How often each tree was found, over several batches.
+
+    Example:
+        >>> from holdfast.rrnn import RRNN
+        >>> layer = RRNN(4, 4, rounds=1)
+        >>> trees = count_trees([layer.trace(torch.randn(5, 2, 4)).records[0] for _ in range(3)])
+        >>> sum(trees.values())
+        30
+    """
+    total: collections.Counter[Tree] = collections.Counter()
+    for record in records:
+        total.update(record.count(state, tuples=tuples))
+    return total
+
+
+def tuple_changes(before: Tensor, after: Tensor) -> int:
+    """N_e (1), of ``Record.tuples`` over the same samples in the same order.
+
+    Example:
+        >>> tuple_changes(torch.tensor([[[0, 1, 2]]]), torch.tensor([[[0, 2, 1]]]))
+        2
+    """
+    if before.shape != after.shape:
+        raise ShapeError(
+            f"tuple_changes expects choices of the same samples, got {tuple(before.shape)} and {tuple(after.shape)}."
+        )
+    return int((before != after).sum())

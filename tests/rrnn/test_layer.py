@@ -1,0 +1,348 @@
+"""RRNN and RRNN-GRU as layers: shapes, states, phases, the parts of loss (6)."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from holdfast import GRUCell
+from holdfast.errors import SettingError, ShapeError
+from holdfast.rrnn import (
+    LSTM_SETS,
+    RRNN,
+    RRNNGRU,
+    Matrices,
+    RRNNCell,
+    RRNNGRUCell,
+    Sets,
+    Target,
+    Tree,
+    TreeLoss,
+    evaluate_tree,
+    gru_target,
+    gru_tree,
+    isomorphic,
+    ridge,
+    score_margin,
+    soft_search,
+    tree_distance,
+)
+from holdfast.rrnn.scorer import TwoLayerScorer
+
+LAYERS = [
+    pytest.param(lambda **more: RRNN(4, 4, rounds=3, tuples=2, scorer=6, **more), id="rrnn"),
+    pytest.param(lambda **more: RRNN(4, 4, rounds=2, tuples=2, scorer=6, choice="soft", **more), id="rrnn-soft"),
+    pytest.param(
+        lambda **more: RRNN(4, 4, rounds=3, tuples=2, scorer=6, batch_norm=True, **more).eval(), id="rrnn-norm"
+    ),
+    pytest.param(lambda **more: RRNNGRU(4, 4, scorer=6, **more), id="rrnn-gru"),
+    pytest.param(lambda **more: RRNNGRU(4, 4, scorer=6, choice="hard", **more), id="rrnn-gru-hard"),
+]
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_a_layer_is_its_cell_step_after_step(make):
+    layer, xs, h = make(), torch.randn(5, 3, 4), torch.randn(1, 3, 4)
+    output, h_n = layer(xs, h)
+    state = h[0]
+    for t, x in enumerate(xs):
+        state = layer.l0(x, state)
+        torch.testing.assert_close(output[t], state)
+    torch.testing.assert_close(h_n[0], state)
+
+
+@pytest.mark.parametrize("make", LAYERS)
+def test_layers_stack_turn_round_and_take_packed_and_unbatched_sequences(make):
+    xs, lengths = torch.randn(5, 3, 4), torch.tensor([3, 5, 1])
+    output, h_n = make(num_layers=1, batch_first=True)(xs.transpose(0, 1))
+    assert (output.shape, h_n.shape) == ((3, 5, 4), (1, 3, 4))
+    both = make(bidirectional=True)
+    assert both(xs)[0].shape == (5, 3, 8)
+    layer = make()
+    packed = pack_padded_sequence(xs, lengths, enforce_sorted=False)
+    padded, h_n = layer(packed)[0], layer(packed)[1]
+    padded = pad_packed_sequence(padded)[0]
+    for b, length in enumerate(lengths):
+        alone, last = layer(xs[:length, b])
+        torch.testing.assert_close(padded[:length, b], alone)
+        torch.testing.assert_close(h_n[:, b], last)
+
+
+def test_evaluation_without_gradients_is_training_without_noise():
+    layer, xs = RRNN(4, 4, rounds=4, scorer=8), torch.randn(5, 3, 4)
+    with torch.no_grad():
+        plain = layer(xs)[0]
+    torch.testing.assert_close(plain, layer(xs)[0].detach())
+
+
+def test_an_input_of_another_length_is_multiplied_into_the_pool():
+    layer = RRNN(2, 4, rounds=2)
+    assert layer(torch.randn(5, 3, 2))[0].shape == (5, 3, 4)
+    assert layer.l0.input_map.weight.shape == (4, 2)
+    assert isinstance(RRNN(4, 4).l0.input_map, nn.Identity)
+
+
+def test_several_state_vectors_come_output_first():
+    """Appendix B: state M is the output; run i also sees the new states before it."""
+    layer = RRNN(4, 4, states=2, rounds=2, tuples=2, scorer=5)
+    output, (h2, h1) = layer(torch.randn(3, 2, 4))
+    torch.testing.assert_close(output[-1], h2[0])
+    assert h1.shape == (1, 2, 4)
+    assert layer.l0.leaf_names == (("x", "h1", "h2", "0"), ("x", "h1", "h2", "0", "h1'"))
+    carried = RRNNCell(4, 4, sets=LSTM_SETS, names=("c", "h"), carry_pool=True)
+    assert carried.leaf_names[1] == ("x", "c", "h", "0", "c'", 0, 1, 2, 3, 4, 5)
+
+
+def test_the_identity_tuple_is_frozen_and_counts_no_parameters():
+    cell = RRNNCell(5, 5, tuples=4, scorer=6)
+    assert sum(weight.numel() for weight in cell.tuples.parameters()) == 3 * (2 * 25 + 5)
+    assert torch.equal(cell.tuples[0]().left[3], torch.eye(5))
+    free = RRNNCell(5, 5, tuples=4, identity=False, scorer=6)
+    assert sum(weight.numel() for weight in free.tuples.parameters()) == 4 * (2 * 25 + 5)
+
+
+def test_weights_start_at_the_norm_that_is_asked_for():
+    own = RRNNCell(5, 5, tuples=3, start_norm=0.223, scorer=6).tuples[0]
+    norms = torch.linalg.matrix_norm(torch.cat((own.left, own.right)), ord=2).detach()
+    torch.testing.assert_close(norms, torch.full((4,), 0.223))
+    with pytest.raises(SettingError, match="start_norm"):
+        RRNNCell(5, 5, start_norm=0.0)
+
+
+def test_auxiliary_vectors_are_in_the_pool():
+    cell = RRNNCell(3, 3, auxiliary=("0", "1", "e2"), rounds=1)
+    assert cell.leaf_names == (("x", "h", "0", "1", "e2"),)
+    cell.begin_notes(tracing=True)
+    cell(torch.randn(2, 3))
+    assert cell.notes[0][0].leaves[2:, 0].tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 0]]
+
+
+def test_bad_settings_are_named():
+    for settings, words in (
+        ({"operators": ["plus"]}, "add, mul, max"),
+        ({"activations": []}, "sigmoid"),
+        ({"rounds": 0}, "rounds"),
+        ({"choice": "best"}, '"hard" or "soft"'),
+        ({"choice": "soft", "batch_norm": True}, "batch_norm"),
+        ({"auxiliary": ["e9"]}, "e4"),
+        ({"states": 2, "scorer": [4]}, "2 scorers"),
+        ({"names": ["a", "b"]}, "each of its 1"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            RRNN(4, 4, **settings)
+    with pytest.raises(ShapeError, match="got"):
+        RRNN(4, 4)(torch.randn(3, 2, 5))
+    with pytest.raises(SettingError, match="2 tuples"):
+        RRNNGRU(4, 4, tuples=1)
+
+
+# -- soft choice ---------------------------------------------------------------------------------------------------
+
+
+def test_a_soft_choice_with_sharp_scores_is_the_hard_one():
+    """As scores are scaled up, softmax becomes argmax."""
+
+    class Sharp(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, v):
+            return 1e6 * self.inner(v)
+
+    scorer, xs = TwoLayerScorer(4, 8), torch.randn(3, 2, 4)
+    hard = RRNN(4, 4, rounds=3, tuples=2, scorer=scorer)
+    soft = RRNN(4, 4, rounds=3, tuples=2, scorer=Sharp(scorer), choice="soft")
+    soft.l0.tuples.load_state_dict(hard.l0.tuples.state_dict())
+    torch.testing.assert_close(soft(xs)[0], hard(xs)[0])
+    assert torch.equal(soft.trace(xs).records[0].choices[0], hard.trace(xs).records[0].choices[0])
+
+
+def test_a_soft_choice_trains_the_scorer_and_a_hard_one_does_not():
+    xs = torch.randn(3, 2, 4)
+    for choice, trained in (("soft", True), ("hard", False)):
+        layer = RRNN(4, 4, rounds=2, identity=False, scorer=6, choice=choice)
+        layer(xs)[0].square().sum().backward()
+        gradients = [weight.grad for weight in layer.l0.scorers.parameters()]
+        assert any(grad is not None and grad.abs().max() > 0 for grad in gradients) is trained
+        assert layer.l0.tuples[0].left.grad.abs().max() > 0
+
+
+def test_soft_weights_are_a_softmax_over_all_candidates_once():
+    """One round: Σ softmax(α(v)) v over every candidate, by hand."""
+    sets, leaves = Sets(tuples=1, rounds=1, operators=("add",), activations=("tanh", "identity")), torch.randn(3, 1, 4)
+    scorer, eye = TwoLayerScorer(4, 8), Matrices.identity(4, leaves)
+    found, best, second = soft_search(leaves, eye, sets, scorer)
+    pairs = [leaves[i, 0] + leaves[j, 0] for i, j in ((0, 1), (0, 2), (1, 2))]
+    v = torch.stack([u(z) for z in pairs for u in (torch.tanh, lambda z: z)])
+    scores = scorer(v)
+    torch.testing.assert_close(found.vectors[0, 0], torch.softmax(scores, dim=0) @ v)
+    top = scores.sort(descending=True).values
+    torch.testing.assert_close((best[0, 0], second[0, 0]), (top[0], top[1]))
+
+
+# -- RRNN-GRU ------------------------------------------------------------------------------------------------------
+
+
+def test_rrnn_gru_with_a_score_that_knows_is_the_gru():
+    """Hard choice, and a score that likes the GRU's own node vectors: equations (1)-(4)."""
+    size, batch = 5, 3
+    teacher, x, h = GRUCell(size, size, reset="before"), torch.randn(batch, size), torch.randn(batch, size)
+    target = gru_target(teacher)
+    nodes = target.vectors({"x": x, "h": h, "0": torch.zeros_like(x)})
+
+    class Knows(nn.Module):
+        def forward(self, v):  # (batch, tuples, p)
+            apart = (v[None] - nodes[:, :, None]).abs().amax(dim=-1)
+            first = (v - torch.sigmoid(x @ teacher.weight_ih[:size].mT + h @ teacher.weight_hh[:size].mT
+                                       + teacher.bias[:size])[:, None]).abs().amax(dim=-1) < 1e-9  # fmt: skip
+            return (apart.amin(dim=0) < 1e-9).to(v) + first.to(v)  # r before z
+
+    cell = RRNNGRUCell(size, size, scorer=Knows(), choice="hard")
+    with torch.no_grad():
+        for own, theirs in zip(
+            (cell.tuples.left, cell.tuples.right, cell.tuples.bias),
+            (teacher.weight_ih.view(3, size, size), teacher.weight_hh.view(3, size, size), teacher.bias.view(3, size)),
+            strict=True,
+        ):
+            own.copy_(theirs)
+        torch.testing.assert_close(cell(x, h), teacher(x, h))
+    layer = RRNNGRU(size, size, scorer=Knows(), choice="hard")
+    layer.l0.load_state_dict(cell.state_dict())
+    record = layer.trace(x[None], h[None]).records[0]
+    assert all(record.tree(0, b) == gru_tree() for b in range(batch))
+
+
+def test_rrnn_gru_keeps_the_gru_tree_whatever_it_chooses():
+    record = RRNNGRU(4, 4, scorer=6).trace(torch.randn(3, 5, 4)).records[0]
+    assert set(record.count()) == {gru_tree(tuples=False)}
+
+
+@pytest.mark.parametrize("choice", ["soft", "hard"])
+def test_r_and_z_have_the_same_candidates_and_different_tuples(choice):
+    tuples = RRNNGRU(4, 4, scorer=6, choice=choice).trace(torch.randn(6, 5, 4)).records[0].tuples
+    assert (tuples[..., 0] != tuples[..., 1]).all()
+
+
+def test_phases_alternate_and_what_rests_does_not_move():
+    """Weights for n epochs, then the scorer for n; the readout always."""
+    layer, readout, xs = RRNNGRU(4, 4, scorer=6, alternate=2), nn.Linear(4, 1), torch.randn(3, 5, 4)
+    optimiser = torch.optim.Adam([*layer.parameters(), *readout.parameters()], lr=1e-2)
+    for epoch in range(6):
+        layer.at_epoch(epoch)
+        cell = layer.l0
+        groups = {"weights": cell.tuples, "scorer": cell.scorer, "readout": readout}
+        before = {name: [weight.detach().clone() for weight in group.parameters()] for name, group in groups.items()}
+        optimiser.zero_grad()
+        readout(layer(xs)[0]).square().sum().backward()
+        optimiser.step()
+        moved = {
+            name
+            for name, group in groups.items()
+            if any(not torch.equal(a, b) for a, b in zip(before[name], group.parameters(), strict=True))
+        }
+        assert moved == {"readout", "scorer" if epoch in (2, 3) else "weights"}
+
+
+# -- loss (6) ------------------------------------------------------------------------------------------------------
+
+
+def test_the_margin_is_one_at_most_and_its_gradient_is_finite_without_a_runner_up():
+    best = torch.tensor([1.0, 1.0, 1.0], requires_grad=True)
+    margin = score_margin(best, torch.tensor([0.5, -4.0, -torch.inf]), threshold=2.0)
+    assert margin.tolist() == [-0.25, -1, -1]
+    assert torch.autograd.grad(margin.sum(), best)[0].tolist()[0] == -0.5
+    assert torch.autograd.grad(score_margin(best, torch.full((3,), -torch.inf)).sum(), best)[0].isfinite().all()
+
+
+def test_the_parts_of_loss_6_are_those_by_hand():
+    """Against trees built one by one, their distances to every isomorphic form, and scores evaluated on their own."""
+    loss = TreeLoss(tree=1.0, margin=1.0, ridge=1.0, threshold=0.5, target=(Target(SMALL_TARGET),))
+    layer, readout, xs = RRNN(3, 3, rounds=3, tuples=2, scorer=5, loss=loss), nn.Linear(3, 2), torch.randn(4, 2, 3)
+    layer(xs)
+    (parts,) = layer.loss_parts(readout.parameters())
+    torch.testing.assert_close(layer.penalty(readout.parameters()), parts.tree + parts.margin + parts.ridge)
+    with torch.no_grad():
+        trace = layer.trace(xs, scores=True)
+        (record,), (steps,) = trace.records, trace.steps
+        cell, eye = layer.l0, Matrices.identity(3, xs)
+        tree = margin = 0.0
+        for t, b in itertools.product(range(4), range(2)):
+            named = dict(zip(("x", "h", "0"), steps[t][0].leaves[:, b], strict=True))
+            found = record.tree(t, b)
+            vectors = evaluate_tree(found, named, cell.tuples[0]())
+            forms = isomorphic(SMALL_TARGET)
+            tree += min(tree_distance(found, vectors, form, evaluate_tree(form, named, eye)) for form in forms) / 2
+            gaps = steps[t][0].best[:, b] - steps[t][0].second[:, b]
+            margin += -(gaps.clamp_max(0.5) / 0.5).sum() / 2
+        torch.testing.assert_close(parts.tree, torch.as_tensor(tree))
+        torch.testing.assert_close(parts.margin, margin)
+        torch.testing.assert_close(steps[0][0].best, cell.scorers[0](steps[0][0].vectors))
+        torch.testing.assert_close(parts.ridge, ridge([*cell.parameters(), *readout.parameters()]))
+
+
+SMALL_TARGET = Tree("mul", "identity", None, "h", Tree("add", "sigmoid", None, "x", "h"))
+
+
+def test_the_margin_trains_the_scorer():
+    layer = RRNN(4, 4, rounds=3, scorer=6, loss=TreeLoss(margin=1.0, threshold=100.0))
+    layer(torch.randn(3, 2, 4))
+    layer.penalty().backward()
+    assert all(weight.grad is not None for weight in (layer.l0.scorers[0].weight, layer.l0.tuples[0].left))
+
+
+def test_padding_counts_in_no_part():
+    xs, lengths = torch.randn(5, 3, 4), torch.tensor([3, 5, 1])
+    layer = RRNN(4, 4, rounds=2, scorer=6, loss=TreeLoss(tree=1.0, margin=1.0))
+    layer(pack_padded_sequence(xs, lengths, enforce_sorted=False))
+    (padded,) = layer.loss_parts()
+    each = []
+    for b, length in enumerate(lengths):
+        layer(xs[:length, b])
+        each.append(layer.loss_parts()[0])
+    torch.testing.assert_close(padded.tree, torch.stack([part.tree for part in each]).sum() / 3)
+    torch.testing.assert_close(padded.margin, torch.stack([part.margin for part in each]).sum() / 3)
+
+
+def test_a_layer_at_the_lstm_is_at_no_distance_from_it():
+    """Two state vectors, the second run using nodes of the first: TD to the teacher's own trees is zero."""
+    from holdfast import LSTMCell
+    from holdfast.rrnn import RankingScorer, lstm_targets
+
+    size, batch = 4, 2
+    teacher, (x, h, c) = LSTMCell(size, size), torch.randn(3, batch, size)
+    with torch.no_grad():
+        i, f, g, o = (teacher.drive(x) + h @ teacher.weight_hh.mT).chunk(4, dim=1)
+        i, f, o, g = torch.sigmoid(i), torch.sigmoid(f), torch.sigmoid(o), torch.tanh(g)
+        new = c * f + i * g
+        first, second = (
+            torch.stack([f, i, o, g, c * f, i * g, new]),
+            torch.stack([torch.tanh(new), o * torch.tanh(new)]),
+        )
+    layer = RRNN(
+        size, size, sets=LSTM_SETS, names=("c", "h"), carry_pool=True,
+        scorer=[RankingScorer(first, sigma=1e-6), RankingScorer(second, sigma=1e-6)],
+        loss=TreeLoss(tree=1.0, target=lstm_targets(teacher)),
+    )  # fmt: skip
+    with torch.no_grad():
+        own = layer.l0.tuples[0]
+        for mine, theirs in ((own.left, teacher.weight_ih), (own.right, teacher.weight_hh), (own.bias, teacher.bias)):
+            mine.copy_(theirs.view(4, *mine.shape[1:])[[1, 0, 3, 2]])
+    layer(x[None], (h[None], c[None]))
+    (parts,) = layer.loss_parts()
+    assert parts.tree < 1e-20
+
+
+def test_parts_are_asked_for_after_a_training_call_with_weights():
+    with pytest.raises(SettingError, match="without loss"):
+        RRNN(4, 4, rounds=1).loss_parts()
+    assert RRNN(4, 4, rounds=1).penalty() is None
+    with pytest.raises(SettingError, match="after a call in training"):
+        RRNN(4, 4, rounds=1, loss=TreeLoss(tree=1.0)).penalty()
+    for settings, words in (({"tree": -1.0}, "tree"), ({"threshold": 0.0}, "threshold"), ({"forms": "all"}, "given")):
+        with pytest.raises(SettingError, match=words):
+            TreeLoss(**settings)
+    with pytest.raises(SettingError, match="has 2 state vectors"):
+        TreeLoss(target="lstm").targets(1)

@@ -1,0 +1,81 @@
+"""RRNN and RRNN-GRU in the common training loop: loss (6) is minimised, phases alternate, a stopped run goes on."""
+
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import Interrupted
+from holdfast.tasks import Batch
+from holdfast.tasks._base import Arrays, Sequences, Spec
+from holdfast.train import Network, Training, build, fit
+from holdfast.train.progress import Silent
+
+SPEC = Spec(5, 5, "cross_entropy", "bits", tokens=True, every_step=True)
+LOSS = {"tree": 0.1, "margin": 0.2, "ridge": 0.01, "threshold": 0.5}
+
+
+def task():
+    rows = torch.randint(5, (12, 7), generator=torch.Generator().manual_seed(0))
+    data = Sequences(rows[:, :-1], rows[:, 1:])
+    return Arrays(SPEC, {"train": data, "validation": data})
+
+
+def model(name, **options):
+    torch.manual_seed(0)
+    sizes = {"rounds": 2, "batch_norm": True} if name == "rrnn" else {"alternate": 1}
+    return build(Network(name, 4, options={"scorer": 6, "loss": LOSS, **sizes, **options}), SPEC)
+
+
+@pytest.mark.parametrize("name", ["rrnn", "rrnn-gru"])
+def test_the_loop_minimises_loss_6(name, tmp_path):
+    """One step of gradient descent moves every weight by the gradient of task loss + penalty, written out."""
+    ours, plain = model(name), model(name)
+    fit(ours, task(), Training("sgd", lr=0.1, updates=1, batch=12), tmp_path, progress=False)
+    batch: Batch = task().train_batch(0, 12, 0)
+    plain.train()
+    plain.at_epoch(0)
+    answers, _ = plain(batch.inputs)
+    (parts,) = plain.rnn.loss_parts(plain.readout.parameters())
+    loss = nn.functional.cross_entropy(answers.flatten(0, 1), batch.targets.flatten())
+    (loss + (0.1 * parts.tree + 0.2 * parts.margin + 0.01 * parts.ridge) / 6).backward()
+    for (at, mine), theirs in zip(ours.named_parameters(), plain.parameters(), strict=True):
+        step = 0.0 if theirs.grad is None else 0.1 * theirs.grad
+        torch.testing.assert_close(mine, theirs - step, msg=lambda text, at=at: f"{at}: {text}")
+
+
+def test_one_answer_a_sequence_has_the_sum_over_steps():
+    """(6) itself, where the task's loss is not a mean over steps."""
+    last = build(Network("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), Spec(3, 2, "mse", "mse"))
+    last(torch.randn(5, 2, 3))
+    torch.testing.assert_close(last.penalty(), last.rnn.penalty(last.readout.parameters()))
+    every = build(Network("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), SPEC)
+    every(torch.randint(5, (6, 2)))
+    torch.testing.assert_close(every.penalty(), every.rnn.penalty(every.readout.parameters()) / 6)
+
+
+def test_other_layers_have_no_penalty():
+    plain = build(Network("gru", 4), SPEC)
+    plain(torch.randint(5, (6, 2)))
+    plain.at_epoch(3)
+    assert plain.penalty() is None
+
+
+@pytest.mark.parametrize("name", ["rrnn", "rrnn-gru"])
+def test_a_stopped_run_ends_with_the_same_bits(name, tmp_path):
+    """Stopped in the scorer's phase: three updates an epoch, and the signal comes in the second epoch."""
+
+    class Stop(Silent):
+        def update(self, done, loss, gradient_norm):
+            if done == 4:
+                signal.raise_signal(signal.SIGTERM)
+
+    training = Training("adam", lr=0.01, epochs=4, batch=4)
+    whole, parted, again = model(name), model(name), model(name)
+    fit(whole, task(), training, tmp_path / "whole", progress=False)
+    with pytest.raises(Interrupted):
+        fit(parted, task(), training, tmp_path / "parted", progress=Stop())
+    fit(again, task(), training, tmp_path / "parted", progress=False)
+    for mine, theirs in zip(again.state_dict().values(), whole.state_dict().values(), strict=True):
+        assert torch.equal(mine, theirs)
