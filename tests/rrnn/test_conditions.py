@@ -93,5 +93,10 @@ def test_the_printed_threshold_of_theorem_8_does_not_bound_unbalanced_trees():
 def test_one_state_vector_and_one_layer_are_asked_for():
     with pytest.raises(SettingError, match="one state vector"):
         gradient_conditions(RRNN(4, 4, states=2, rounds=1), torch.randn(2, 2, 4))
+    broken = small_layer(0.3)
+    with torch.no_grad():
+        broken.l0.tuples[0].left[0, 0, 0] = torch.nan
+    with pytest.raises(SettingError, match="diverged"):
+        gradient_conditions(broken, torch.randn(2, 2, 4))
     with pytest.raises(SettingError, match="published"):
         gradient_conditions(RRNN(4, 4, rounds=1), torch.randn(2, 2, 4), form="printed")

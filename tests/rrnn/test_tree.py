@@ -176,10 +176,23 @@ def test_the_distance_to_a_target_is_the_same_for_all_its_isomorphic_forms():
         torch.testing.assert_close(value, values[0])
 
 
+def test_the_gradient_of_the_distance_is_that_of_its_squares():
+    """Away from ties the nearest subtrees do not change, and (2) is smooth there."""
+    size, target = 3, Target(lstm_trees(tuples=False)[0])
+    named = {name: torch.randn(2, size) for name in ("x", "h", "c", "0")}
+    children = torch.tensor([[-1, -1], [-1, 0], [0, 1], [2, 1]])[:, None].expand(4, 2, 2)
+    vectors = torch.randn(4, 2, size, requires_grad=True)
+    for reduce in ("min", "mean"):
+        assert torch.autograd.gradcheck(
+            lambda v, reduce=reduce: tree_distances(v, children, target.forms(), target.vectors(named), reduce),
+            (vectors,),
+        )
+
+
 def test_forms_are_counted_once():
     """Six of the GRU's nodes have an inner child: 2⁶ forms, which together have 92 subtrees."""
     forms = forms_of(gru_tree())
-    assert (len(forms.members), len(forms.vector), len(forms.nodes)) == (64, 92, 8)
+    assert (len(forms.roots), len(forms.vector), len(forms.nodes)) == (64, 92, 8)
 
 
 def test_a_target_with_too_many_forms_says_what_to_do():
@@ -188,7 +201,7 @@ def test_a_target_with_too_many_forms_says_what_to_do():
         tree = Tree("add", "tanh", 0, tree, Tree("mul", "sigmoid", 0, tree, "x"))
     with pytest.raises(SettingError, match="forms='given'"):
         forms_of(tree)
-    assert len(forms_of(tree, isomorphic=False).members) == 1
+    assert len(forms_of(tree, isomorphic=False).roots) == 1
 
 
 # -- targets -------------------------------------------------------------------------------------------------------

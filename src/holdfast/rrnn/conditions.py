@@ -153,6 +153,10 @@ def gradient_conditions(
     (cell,), (sets,) = cells, cells[0].sets
     matrices: Matrices = cell.tuples() if isinstance(cell, RRNNGRUCell) else cell.tuples[0]()  # type: ignore[operator, index]
     matrices = matrices.detached()
+    if not all(part.isfinite().all() for part in (matrices.left, matrices.right, matrices.bias)):
+        raise SettingError(
+            "gradient_conditions expects weights that are numbers; this model's are not: it has diverged."
+        )
     with torch.no_grad():
         trace = model.trace(data)
         (steps,), (record,) = trace.steps, trace.records

@@ -80,20 +80,20 @@ class Forms:
 
     Args:
         nodes: the different inner nodes of the tree, each of which has one vector.
-        vector: (subtrees,) which of them each subtree has at its root.
+        vector: (subtrees,) which of them each subtree has at its root; children come before their parents.
         children: (subtrees + 1, 2) subtrees below; the number of subtrees stands for a leaf.
-        members: (forms, most): the subtrees of each form, the last repeated where there are fewer.
+        roots: (forms,): the subtree that each form is.
 
     Example:
         >>> tree = Tree("mul", "identity", None, "h", Tree("add", "sigmoid", None, "x", "h"))
-        >>> len(forms_of(tree).members)
+        >>> len(forms_of(tree).roots)
         2
     """
 
     nodes: tuple[Tree, ...]
     vector: Tensor
     children: Tensor
-    members: Tensor
+    roots: Tensor
 
 
 def forms_of(tree: Tree, *, isomorphic: bool = True) -> Forms:
@@ -104,7 +104,7 @@ def forms_of(tree: Tree, *, isomorphic: bool = True) -> Forms:
 
     Example:
         >>> gate = Tree("add", "sigmoid", None, "x", "h")
-        >>> len(forms_of(gate).members), len(forms_of(gate, isomorphic=False).members)
+        >>> len(forms_of(gate).roots), len(forms_of(gate, isomorphic=False).roots)
         (1, 1)
     """
     nodes: dict[Tree, int] = {}
@@ -125,17 +125,17 @@ def forms_of(tree: Tree, *, isomorphic: bool = True) -> Forms:
         return list(dict.fromkeys((nodes[node], left, right) for left, right in pairs))
 
     def below(form: tuple) -> list[tuple]:
-        return [] if not form else [form, *below(form[1]), *below(form[2])]
+        return [] if not form else [*below(form[1]), *below(form[2]), form]
 
     roots = forms(tree)
-    inside = [list(dict.fromkeys(below(root))) for root in roots]
-    subtrees = list(dict.fromkeys(form for forms in inside for form in forms))
+    subtrees = list(dict.fromkeys(form for root in roots for form in below(root)))
     number = {form: i for i, form in enumerate(subtrees)} | {(): len(subtrees)}
     children = [[number[form[1]], number[form[2]]] for form in subtrees] + [[len(subtrees)] * 2]
-    most = max(map(len, inside))
-    members = [[number[form] for form in forms] + [number[forms[-1]]] * (most - len(forms)) for forms in inside]
     return Forms(
-        tuple(nodes), torch.tensor([form[0] for form in subtrees]), torch.tensor(children), torch.tensor(members)
+        tuple(nodes),
+        torch.tensor([form[0] for form in subtrees]),
+        torch.tensor(children),
+        torch.tensor([number[root] for root in roots]),
     )
 
 
@@ -164,38 +164,86 @@ def tree_distances(
         >>> tree_distances(v, torch.full((1, 4, 2), -1), forms_of(tree), v)
         tensor([0., 0., 0., 0.])
     """
-    count, batch, _ = vectors.shape
-    row = torch.arange(batch, device=vectors.device)
-    apart = (vectors[:, None] - targets[None]).square().sum(dim=-1)  # (nodes, targets, batch)
-    alone, targets_alone = vectors.square().sum(dim=-1), targets.square().sum(dim=-1)
-    here = torch.cat((apart[:, forms.vector], alone[:, None]), dim=1)  # (nodes, subtrees + 1, batch); last: no node
-    left, right = forms.children.unbind(dim=1)
-    table = [_whole(targets_alone, forms)]  # row 0: a leaf against every subtree
-    multiplicity = torch.zeros(count, batch, dtype=vectors.dtype, device=vectors.device)
-    multiplicity[-1] = 1
+    with torch.no_grad():
+        rows = vectors.transpose(0, 1), targets.transpose(0, 1)  # (batch, nodes or targets, p)
+        # entry by entry: by products, the distance of a vector to itself would not be zero
+        apart = torch.cdist(*rows, compute_mode="donot_use_mm_for_euclid_dist").square().transpose(0, 1)
+        alone, targets_alone = vectors.square().sum(dim=-1), targets.square().sum(dim=-1)
+        uses = _uses(apart, alone, targets_alone, children, forms, reduce)  # (nodes + 1, batch, targets + 1)
+        # (2) is a sum of squared distances, each as often as the nearest subtrees of the nearest form use it
+        total = (uses[1:, :, :-1] * apart).sum(dim=(0, 2)) + (uses[1:, :, -1] * alone).sum(dim=0)
+        total = total + (uses[0, :, :-1] * targets_alone.mT).sum(dim=1)
+        toward = (uses[1:, :, :-1].transpose(0, 1) @ rows[1]).transpose(0, 1)  # Σ_q of the w_q, as often as used
+    # Σ_q n_q ‖v - w_q‖² = (Σ n_q) ‖v‖² - 2 v · Σ n_q w_q + a constant: the gradient of (2), whose value is known
+    moving = (uses[1:].sum(dim=2, keepdim=True) * vectors.square() - 2 * vectors * toward).sum(dim=(0, 2))
+    return total + (moving - moving.detach())
+
+
+def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor, forms: Forms, reduce: str) -> Tensor:
+    """How often the sum (2) has ‖v_a - w_q‖², by a and q; the first row and the last column stand for "no node".
+
+    First (3) for all nodes a and all subtrees s of all forms; then, per form, the nearest subtree to each node; then
+    the same paths backwards, with what each step adds counted instead of summed.
+    """
+    (count, batch), subtrees = alone.shape, len(forms.vector)
+    row = torch.arange(batch, device=alone.device)
+    left, right = forms.children.to(alone.device).unbind(dim=1)
+    table = alone.new_empty(count + 1, batch, subtrees + 1)  # VD of a against s; row 0 is a leaf, so is the last column
+    table[0] = _whole(targets_alone, forms).mT
+    here = torch.cat((apart[..., forms.vector], alone[..., None]), dim=2)
     for a in range(count):
-        rows = torch.stack(table)  # (nodes so far + 1, subtrees + 1, batch)
-        below = [rows[children[a, :, side] + 1, :, row].mT for side in (0, 1)]  # (subtrees + 1, batch)
-        table.append(here[a] + below[0][left] + below[1][right])  # (3)
+        below = [table[children[a, :, side] + 1, row] for side in (0, 1)]
+        table[a + 1] = here[a] + below[0][:, left] + below[1][:, right]  # (3)
+    multiplicity = alone.new_zeros(count + 1, batch)  # how often the unrolled tree has each node
+    multiplicity[-1] = 1
     for a in reversed(range(count)):
         for side in (0, 1):
-            child = children[a, :, side]
-            multiplicity.index_put_((child.clamp_min(0), row), multiplicity[a] * (child >= 0), accumulate=True)
-    distance = torch.stack(table[1:])[:, forms.members].min(dim=2).values  # (nodes, forms, batch)
-    total = (multiplicity[:, None] * distance).sum(dim=0)  # (2)
-    return total.min(dim=0).values if reduce == "min" else total.mean(dim=0)
+            child = children[a, :, side] + 1
+            multiplicity.index_put_((child, row), multiplicity[a + 1].clone(), accumulate=True)
+    multiplicity[0] = 0
+    nearest, which = _nearest(table[1:], forms)  # (nodes, batch, forms)
+    total = (multiplicity[1:, :, None] * nearest).sum(dim=0)  # (2)
+    flow = torch.zeros_like(table)
+    if reduce == "min":
+        best = total.min(dim=1).indices[None, :, None].expand(count, -1, 1)
+        flow[1:].scatter_(2, which.gather(2, best), multiplicity[1:, :, None])
+    else:
+        share = (multiplicity[1:, :, None] / total.shape[1]).expand_as(nearest)
+        flow[1:].scatter_add_(2, which, share)
+    for a in reversed(range(count)):
+        for side, down in ((0, left), (1, right)):
+            given = torch.zeros_like(flow[0]).index_add_(1, down, flow[a + 1])
+            flow.index_put_((children[a, :, side] + 1, row), given, accumulate=True)
+    # a leaf against a subtree has all of the subtree's nodes, which no row of a node hands on
+    for subtree, (one, other) in reversed(list(enumerate(forms.children[:-1].tolist()))):
+        for child in (one, other):
+            if child < subtrees:
+                assert child < subtree, "children come before their parents"
+                flow[0, :, child] += flow[0, :, subtree]
+    uses = alone.new_zeros(count + 1, batch, apart.shape[2] + 1)
+    uses.index_add_(2, forms.vector.to(alone.device), flow[..., :-1].contiguous())
+    uses[..., -1] = flow[..., -1]
+    return uses
+
+
+def _nearest(table: Tensor, forms: Forms) -> tuple[Tensor, Tensor]:
+    """The least of each form's columns of ``table``, (nodes, batch, forms), and which subtree has it."""
+    # the least below a subtree is its own or the least below its children: forms share most of them
+    least, which = table.clone(), torch.arange(table.shape[2], device=table.device).expand(table.shape).clone()
+    least[..., -1] = torch.inf  # a leaf is no subtree
+    for subtree, (one, other) in enumerate(forms.children[:-1].tolist()):
+        for child in (one, other):
+            nearer = least[..., child] < least[..., subtree]
+            least[..., subtree] = torch.where(nearer, least[..., child], least[..., subtree])
+            which[..., subtree] = torch.where(nearer, which[..., child], which[..., subtree])
+    return least[..., forms.roots], which[..., forms.roots]
 
 
 def _whole(alone: Tensor, forms: Forms) -> Tensor:
     """Σ ‖v‖² over every subtree: (subtrees + 1, batch), 0 for a leaf."""
-    count = len(forms.vector)
-    whole: list[Tensor | None] = [None] * count + [torch.zeros_like(alone[0])]
-
-    def of(subtree: int) -> Tensor:
-        held = whole[subtree]
-        if held is None:
-            left, right = forms.children[subtree].tolist()
-            whole[subtree] = held = alone[forms.vector[subtree]] + of(left) + of(right)
-        return held
-
-    return torch.stack([of(subtree) for subtree in range(count + 1)])
+    whole: list[Tensor] = []
+    zero = torch.zeros_like(alone[0])
+    for vector, (left, right) in zip(forms.vector.tolist(), forms.children[:-1].tolist(), strict=True):
+        below = [whole[child] if child < len(forms.vector) else zero for child in (left, right)]
+        whole.append(alone[vector] + below[0] + below[1])
+    return torch.stack([*whole, zero])

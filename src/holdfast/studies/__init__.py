@@ -1,6 +1,7 @@
 """Experiments as data: what to run, and what the paper says comes out. See docs/usage/studies.md."""
 
-from holdfast.studies import s2 as s2  # its procedures register themselves
+from holdfast.studies import rrnn as rrnn  # its procedures register themselves
+from holdfast.studies import s2 as s2
 from holdfast.studies import s4 as s4
 from holdfast.studies import s5 as s5
 from holdfast.studies.claims import Judged, judge

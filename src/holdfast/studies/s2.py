@@ -63,9 +63,9 @@ def kappa_ratio(
             "recurrent": _norm(second[weight] for weight in recurrent) / _norm(first[weight] for weight in recurrent),
         })  # fmt: skip
     last = {f"{name}-{row['steps']}": row[name] for row in rows for name in ("ratio", "recurrent")}
-    parameters = sum(weight.numel() for weight in model.parameters())
+    whole, cell = (sum(weight.numel() for weight in part.parameters()) for part in (model, model.rnn))
     seconds = round(time.perf_counter() - begin, 3)
-    return Measured(best=last, last=last, curve=columns(rows), parameters=parameters, seconds=seconds)
+    return Measured(best=last, last=last, curve=columns(rows), parameters=whole, cell_parameters=cell, seconds=seconds)
 
 
 @procedure("best-of-starts")

@@ -1,0 +1,168 @@
+"""S1's studies: as printed at paper scale, running at smoke, and trees that are noted."""
+
+import functools
+import itertools
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.errors import ConfigError
+from holdfast.studies.config import load_study, run_settings
+from holdfast.studies.procedures import PROCEDURES
+from holdfast.studies.study import run_study
+
+ROOT = Path(__file__).parents[2] / "studies"
+data = pytest.mark.skipif("HOLDFAST_DATA" not in os.environ, reason="the data is not here: HOLDFAST_DATA is not set")
+
+
+@functools.cache
+def study(name):
+    return load_study(ROOT / f"s1/{name}.toml", ROOT)
+
+
+# λ₂, λ₃, λ₄, scorer, rate, clip and epochs of a phase: Appendix E.2
+PRINTED = {
+    ("wiki5k", "rrnn"): (1e-3, 1e-3, 1e-5, 256, 1e-3, None, None),
+    ("wiki10k", "rrnn-gru"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, 5),
+    ("sst", "rrnn-gru"): (1.76e-6, 2.67e-12, 5.47e-5, 10, 1.06e-5, 46.3, 1),
+    ("ptb", "rrnn-gru"): (4.16e-3, 1.22e-13, 1.36e-3, 137, 3.03e-4, 1.64, 1),
+}
+
+
+@pytest.mark.parametrize(("name", "run"), PRINTED)
+def test_hyperparameters_are_those_of_appendix_e(name, run):
+    it = study(name)
+    settings = run_settings(it.table(next(one for one in it.run if one.name == run), "paper", 0))
+    options, training = settings.network.options, settings.training
+    loss = options["loss"]
+    ours = (loss["tree"], loss["margin"], loss["ridge"], options["scorer"], training.lr, training.clip)
+    assert (*ours, options.get("alternate")) == PRINTED[name, run]
+    assert (settings.network.hidden_size, settings.network.embedding, training.optimiser) == (100, 100, "adam")
+    if name != "sst":  # whose batch is not printed
+        assert training.batch == {"wiki5k": 16, "wiki10k": 128, "ptb": 116}[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "rate", "decay"),
+    [
+        ("wiki5k", 18, 1.71e-3, 3.60e-7),
+        ("wiki10k", 41, 1.4231e-3, 1.2124e-11),
+        ("sst", 3, 4.85e-4, 2.11e-12),
+        ("ptb", 6, 5.29e-4, 2.71e-15),
+    ],
+)
+def test_the_grus_are_those_of_appendix_e(name, batch, rate, decay):
+    it = study(name)
+    settings = run_settings(it.table(next(run for run in it.run if run.name == "gru"), "paper", 0))
+    training = settings.training
+    assert (training.batch, training.lr, training.options["weight_decay"]) == (batch, rate, decay)
+    assert settings.network.options["reset"] == "before"
+
+
+def test_table_1_is_as_printed():
+    printed = {
+        (name, run.name): tuple(run.paper.values())
+        for name in ("wiki5k", "wiki10k", "sst", "ptb")
+        for run in study(name).run
+    }
+    assert printed == {
+        ("wiki5k", "rrnn"): (2.58, 2.63),
+        ("wiki5k", "gru"): (2.73, 2.68),
+        ("wiki10k", "rrnn-gru"): (2.43, 2.42),
+        ("wiki10k", "gru"): (2.58, 2.57),
+        ("sst", "rrnn-gru"): (0.651, 0.687),
+        ("sst", "gru"): (0.646, 0.653),
+        ("ptb", "rrnn-gru"): (281, 239),
+        ("ptb", "gru"): (247, 239),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "margin", "ridge"),
+    [
+        ("wiki10k", (1e-2, 1.0), (1e-16, 1.0), (1e-6, 1e-2)),
+        ("sst", (1e-5, 1e-2), (1e-5, 1e-2), (1e-8, 1e-4)),
+        ("ptb", (3e-2, 3.0), (3e-16, 3e-2), (3e-6, 3e-2)),
+    ],
+)
+def test_the_search_for_rrnn_gru_has_the_ranges_of_table_2(name, tree, margin, ridge):
+    sweep = study(f"rrnn-gru-search-{name}").sweep
+
+    def bounds(key):
+        return sweep[key]["low"], sweep[key]["high"]
+
+    assert [bounds(f"cell.options.loss.{part}") for part in ("tree", "margin", "ridge")] == [tree, margin, ridge]
+    assert bounds("cell.options.loss.threshold") == (0.1, 10.0)
+    assert bounds("cell.options.alternate") == (1, 10)
+    assert [bounds(f"train.{key}") for key in ("batch", "lr", "clip")] == [(1, 316), (1e-5, 1e-2), (0.1, 100.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "rate", "decay"),
+    [
+        ("gru-search", (8, 256), (1e-5, 1e-1), (1e-16, 1.0)),
+        ("gru-search-sst", (4, 128), (1e-6, 10.0), (1e-16, 1e-2)),
+        ("gru-search-ptb", (8, 256), (1e-4, 1e-1), (1e-16, 1.0)),
+    ],
+)
+def test_the_search_for_gru_has_the_ranges_of_table_3(name, batch, rate, decay):
+    sweep = study(name).sweep
+    keys = ("train.batch", "train.lr", "train.options.weight_decay")
+    assert [(sweep[key]["low"], sweep[key]["high"]) for key in keys] == [batch, rate, decay]
+
+
+@data
+@pytest.mark.parametrize("name", ["wiki5k", "ptb"])
+def test_a_study_runs_at_smoke(name, tmp_path):
+    it = study(name)
+    only = [it.run[0].name] if name == "wiki5k" else None  # to read 100 MB once more for a GRU tells nothing new
+    result = run_study(it, "smoke", tmp_path / "results", runs=tmp_path / "runs", progress=False, only=only)
+    assert {entry.run for entry in result.results} == {run.name for run in it.run} & set(only or ("rrnn-gru", "gru"))
+    tree = next(entry.measured for entry in result.results if entry.run != "gru")
+    assert len(tree.curve["changes"]) == len(tree.curve["epoch"]) > 2
+    assert (tmp_path / f"results/s1/{name}/smoke/{it.run[0].name}-picture-best.png").is_file()
+
+
+def own_text(tmp_path, text="a rose is a rose\nis a rose is red\n"):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"ptb.{split}.txt").write_text(text * 6)
+    return {
+        "name": "ptb",
+        "folder": str(tmp_path),
+        "protocol": "samples",
+        "window": 4,
+        "train": 6,
+        "validation": 2,
+        "test": 2,
+    }
+
+
+@pytest.mark.parametrize("cell", ["rrnn", "rrnn-gru"])
+def test_the_procedure_counts_what_changes_from_epoch_to_epoch(cell, tmp_path):
+    """N_e against the choices that were kept, and epoch 0 is the network before its first update."""
+    options = {"scorer": 4, **({"rounds": 2} if cell == "rrnn" else {})}
+    table = {
+        "task": own_text(tmp_path),
+        "cell": {"name": cell, "hidden_size": 4, "embedding": 4, "options": options},
+        "train": {"epochs": 3, "batch": 3, "lr": 0.5},
+    }
+    folder = tmp_path / "run"
+    found = PROCEDURES["trees"](table, {"sequences": 5}, folder, progress=False, label="tiny")
+    kept = [np.load(folder / f"trees-{epoch}.npy") for epoch in range(4)]
+    assert kept[0].shape == (5, 4 * (2 if cell == "rrnn" else 8))
+    changes = [int((a != b).sum()) for a, b in itertools.pairwise(kept)]
+    assert list(found.curve["changes"]) == [None, *changes]
+    assert found.curve["epoch"] == (0, 1, 2, 3)
+    assert json.loads((folder / "trees-0.json").read_text())["total"] == 20
+    assert found.value("changes", "last") == changes[-1]
+    again = PROCEDURES["trees"](table, {"sequences": 5}, folder, progress=False, label="tiny")
+    assert again.curve == found.curve
+
+
+def test_the_procedure_wants_a_cell_that_is_a_tree(tmp_path):
+    table = {"task": own_text(tmp_path), "cell": {"name": "gru", "hidden_size": 4}, "train": {"epochs": 1, "batch": 3}}
+    with pytest.raises(ConfigError, match="rrnn or rrnn-gru; got gru"):
+        PROCEDURES["trees"](table, {}, tmp_path / "run", progress=False, label="tiny")
