@@ -199,7 +199,7 @@ def test_fused_and_reference_give_the_same_penalty_and_gradient():
 
 
 def test_penalty_and_noise_push_the_slope_the_same_way():
-    """60 updates on three-class addition from one start: ‖W A_h‖ ends below that of plain training, by both."""
+    """60 updates on three-class addition from one start: ‖A_h‖ and ‖W A_h‖ end at less than half, by either."""
     from holdfast.tasks import Addition
 
     task = Addition(steps=10, form="three-class").load()
@@ -220,9 +220,10 @@ def test_penalty_and_noise_push_the_slope_the_same_way():
             loss.backward()
             optimiser.step()
         batch = task.train_batch(1000, 64, seed=1)
-        ends[how] = initial_state_slope(model, batch.inputs).output_norm.mean().item()
-    assert ends["noise"] < 0.9 * ends["plain"], ends
-    assert ends["penalty"] < 0.9 * ends["plain"], ends
+        slope = initial_state_slope(model, batch.inputs)
+        ends[how] = slope.state_norm.mean().item(), slope.output_norm.mean().item()
+    for how in ("noise", "penalty"):
+        assert all(ours < plain / 2 for ours, plain in zip(ends[how], ends["plain"], strict=True)), ends
 
 
 def test_bad_settings_are_refused():

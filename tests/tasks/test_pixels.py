@@ -111,3 +111,11 @@ def test_the_real_set_has_its_known_counts():
     assert task.spec.baseline == 0.1135
     total = sum(int(task.data[split].inputs.sum(dtype=torch.int64)) for split in ("train", "validation"))
     assert round(total / (60_000 * 784 * 255), 4) == 0.1307  # the mean that everybody normalises by
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_standardised_pixels_are_the_others_shifted_and_scaled(small, permuted):
+    """S5's preprocessing: (x - 0.1307) / 0.3081, after everything else."""
+    (plain,) = PixelMNIST(validation=5, permuted=permuted).load().evaluation("test", 100)
+    (standardised,) = PixelMNIST(validation=5, permuted=permuted, standardised=True).load().evaluation("test", 100)
+    torch.testing.assert_close(standardised.inputs, (plain.inputs - 0.1307) / 0.3081)

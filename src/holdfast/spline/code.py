@@ -114,6 +114,6 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
         features = network.features(xs.narrow(batch, begin, part.stop - begin), sample=False, who=who)
         for row in walk(network, features, network.start(features.shape[1], None, who), own):
             pattern = pattern_of(row, lengths=own)  # (time, block, bits)
-            bytes_ = np.packbits(pattern.numpy(), axis=-1, bitorder="little")
+            bytes_ = np.packbits(pattern.cpu().numpy(), axis=-1, bitorder="little")
             packed[part, :, row.index] = torch.from_numpy(bytes_).transpose(0, 1)
     return PartitionCode(packed, bits)

@@ -17,7 +17,7 @@ from holdfast.errors import SettingError
 from holdfast.spline.frozen import FrozenNetwork, freeze
 from holdfast.spline.network import SplineNetwork, network_of, walk
 
-__all__ = ["InitialStateSlope", "initial_state_slope", "start_slopes"]
+__all__ = ["InitialStateSlope", "frozen_at", "initial_state_slope", "start_slopes"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ def initial_state_slope(model: nn.Module, xs: Tensor) -> InitialStateSlope:
         >>> slope.state.shape, slope.output.shape
         (torch.Size([2, 1, 5, 5]), torch.Size([2, 1, 5, 5]))
     """
-    network, frozen, _ = _frozen(model, xs, "initial_state_slope", fixed=True)
+    network, frozen, _ = frozen_at(model, xs, "initial_state_slope", fixed=True)
     eye = torch.eye(network.width, dtype=frozen.weight.dtype, device=frozen.weight.device)
     state = start_slopes(dataclasses.replace(frozen, weight=eye, bias=None))
     weight = frozen.weight  # W A_h is a product away
@@ -77,7 +77,7 @@ def start_slopes(frozen: FrozenNetwork) -> Tensor:
     return starts.unflatten(1, (batch, outputs)).transpose(0, 1)
 
 
-def _frozen(model: nn.Module, xs: Tensor, who: str, *, fixed: bool) -> tuple[SplineNetwork, FrozenNetwork, Tensor]:
+def frozen_at(model: nn.Module, xs: Tensor, who: str, *, fixed: bool) -> tuple[SplineNetwork, FrozenNetwork, Tensor]:
     """The model, itself with the patterns of these inputs held, and its answers."""
     network = network_of(model, who=who)
     if network.read == "every":

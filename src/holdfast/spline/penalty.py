@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError
-from holdfast.spline.initial_state import _frozen, start_slopes
+from holdfast.spline.initial_state import frozen_at, start_slopes
 
 __all__ = ["initial_state_penalty"]
 
@@ -62,7 +62,7 @@ def initial_state_penalty(
         )
     if not 0 <= std < float("inf"):
         raise SettingError(f"initial_state_penalty expects a finite std of at least 0, got {std}.")
-    network, frozen, z = _frozen(model, xs, "initial_state_penalty", fixed=False)
+    network, frozen, z = frozen_at(model, xs, "initial_state_penalty", fixed=False)
     if loss == "mse" and form == "published":
         eye = torch.eye(network.width, dtype=z.dtype, device=z.device)
         frozen = dataclasses.replace(frozen, weight=eye, bias=None)  # A_h alone

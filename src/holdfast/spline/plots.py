@@ -88,7 +88,7 @@ def plot_text_templates(
     axes = figure.subplots(count, 1, squeeze=False, sharex=True)[:, 0]
     for index, ax in enumerate(axes):
         ax.imshow(
-            item.rows[index].mT.numpy(),
+            item.rows[index].mT.cpu().numpy(),
             aspect="auto",
             cmap="coolwarm",
             vmin=-limit,
@@ -176,7 +176,7 @@ def plot_frames(frames: Frames, classes: Tensor, *, titles: Sequence[str] | None
 
 
 def _image(pixels: Tensor, shape: tuple[int, int], order: Tensor | None) -> Any:
-    flat = pixels.detach().flatten()
+    flat = pixels.detach().cpu().flatten()
     if order is not None:
         flat = flat.new_zeros(len(flat)).index_copy(0, order, flat)
     return flat.view(shape).numpy()
