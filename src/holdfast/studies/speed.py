@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError
+from holdfast.rrnn.layer import TreeLayer
 from holdfast.train.model import LAYERS
 
 __all__ = ["PEERS", "TIMED", "Timing", "time_layers"]
@@ -25,7 +26,7 @@ __all__ = ["PEERS", "TIMED", "Timing", "time_layers"]
 PEERS: dict[str, type[nn.Module]] = {"torch.nn.RNN": nn.RNN, "torch.nn.LSTM": nn.LSTM, "torch.nn.GRU": nn.GRU}
 """PyTorch's layers, which ours are measured against."""
 
-TIMED = tuple(name for name in LAYERS if not name.startswith("rrnn"))
+TIMED = tuple(name for name, layer in LAYERS.items() if not issubclass(layer, TreeLayer))
 """Layers that are timed unless others are named; RRNN searches at every step, and would take minutes a round."""
 
 
