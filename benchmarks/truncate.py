@@ -1,6 +1,6 @@
 """When a truncated model is faster than its recurrence, and what a projection costs. Writes a dated report here.
 
-    python benchmarks/truncate.py            everything, some five minutes on two cores; the machine should be idle
+    python benchmarks/truncate.py            everything, some ten minutes on two cores; the machine should be idle
     python benchmarks/truncate.py --quick    short sequences, to see that it runs
 
 One thread a core. Times are medians in milliseconds; the ways of one row are timed in turns, so that a busy moment
