@@ -50,13 +50,13 @@ def run_study(
         Interrupted: SIGINT or SIGTERM came. The same call goes on from there.
     """
     folder, work = result_folder(study, scale, results), Path(runs) / study.name / scale
-    chosen = _chosen(study, scale, only)
+    chosen, known = _chosen(study, scale, only), _known(study, scale, folder)
     try:
         for run in chosen:
             for seed in study.seeds(run, scale):
-                if (run.name, seed) not in _known(study, scale, folder):
+                if (run.name, seed) not in known:
                     _seed_result(study, scale, run, seed, work, progress=progress)
-                _write(study, scale, folder, work)
+                    _write(study, scale, folder, work)
     except Interrupted as error:
         message = f"{error} The study goes on with: holdfast study run {study.name} --scale {scale}"
         raise Interrupted(message, error.signal) from None
