@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from holdfast.studies.environment import environment
-from holdfast.studies.schema import table_of
 from holdfast.tasks import Addition
 from holdfast.train import Network, Training, build, fit
 
@@ -82,11 +81,12 @@ def main() -> None:
         )
     ]
     date = datetime.date.today().isoformat()
-    setting = ", ".join(f"{name} {value}" for name, value in table_of(environment()).items())
     table = "\n".join(f"| {what} | {median:.2f} | {ratio:.3f} |" for what, median, ratio in rows)
     report = f"""# The training loop, {date}
 
-{setting}; load before the run {load:.2f}. SGORNN, addition problem, T = {STEPS}, B = {BATCH}, H = {HIDDEN}; medians
+{environment().sentence}; load before the run {load:.2f}.
+
+SGORNN, addition problem, T = {STEPS}, B = {BATCH}, H = {HIDDEN}; medians
 over {UPDATES - WARM} turns of one update each. Written by `python benchmarks/loop.py`.
 
 | what | ms an update | of the bare update |

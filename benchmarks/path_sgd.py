@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.metadata
 import math
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.optim import Network, PathSGD, compiled_flow, kappa_first, kappa_second, network_of
 from holdfast.optim.flow import krylov_rows
+from holdfast.studies.environment import environment
 
 INPUT = 2
 SIZES = [*((128, steps) for steps in (50, 100, 200, 400, 800)), *((hidden, 200) for hidden in (32, 64, 256, 512))]
@@ -183,14 +182,6 @@ def growth_table(lines: list[str]) -> None:
     ]
 
 
-def cpu() -> str:
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-        return next(line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the steps alone")
@@ -200,9 +191,7 @@ def main() -> None:
     lines = [
         f"# Path-SGD, {today}",
         "",
-        f"{cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; load before the run "
-        f"{os.getloadavg()[0]:.2f}; Python {platform.python_version()}, torch {torch.__version__}, llvmlite "
-        f"{importlib.metadata.version('llvmlite')}, holdfast {hf.__version__}.",
+        f"{environment().sentence}; load before the run {os.getloadavg()[0]:.2f}.",
         "",
         "Weights in float32, κ in float64. Written by `python benchmarks/path_sgd.py`.",
         "",

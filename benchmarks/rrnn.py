@@ -6,7 +6,7 @@ Literally: in every round every candidate is rebuilt from the pool, by its own p
 11, and scored, with the gradient recorded for all of it; all pairs and all samples are one tensor. Both sides make one
 training step: forward, loss (6) with its margin and tree distance, backward. First the trees and the loss are compared,
 in float64; then both are timed in float32, in turns, and medians are taken. The epoch is S1's Wiki-5k, 5,000 sequences
-of 20 characters in batches of 16, with batch normalisation as in the paper; --updates times a part of it.
+of 20 characters in batches of 16, with batch normalisation as in the paper; --updates makes a part of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import datetime
 import itertools
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from torch import Tensor, nn
 from holdfast.rrnn import ACTIVATIONS, OPERATORS, RRNN, Grown, TreeLoss, tolerance
 from holdfast.rrnn.loss import parts_of
 from holdfast.studies.environment import environment
-from holdfast.studies.schema import table_of
 
 SIZE, TUPLES, ROUNDS, HIDDEN, BATCH, STEPS, CLASSES = 100, 4, 8, 256, 16, 20, 27
 LOSS = TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5)  # S1, Appendix E.2
@@ -128,23 +126,33 @@ def agreement(steps: int = 4) -> tuple[float, float, float]:
     return same, loss, max(float((a - b).abs().max() / b.abs().max().clamp_min(1e-12)) for a, b in pairs)
 
 
-def timed(which: str) -> None:
-    """One process a side and turn, so that the memory is its own: seconds a step, and the most memory, in bytes."""
+def timed(which: str) -> tuple[float, float]:
+    """Seconds of a training step, and the most memory, in GB."""
     layer, readout, xs, ys = problem(torch.float32, STEPS)
     make, times = {"ours": our_loss, "literal": literal_loss}[which], []
-    for _ in range(3 if which == "ours" else 2):
+    for _ in range(4 if which == "ours" else 2):
         begin = time.perf_counter()
         loss, _ = make(layer, readout, xs, ys)
         loss.backward()
         times.append(time.perf_counter() - begin)
         del loss
-    print(min(times[1:]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return statistics.median(times[1:]), most_memory()
 
 
 def epoch(updates: int) -> tuple[float, float]:
-    """Minutes of an epoch, from so many of its updates, with batch normalisation and the optimiser's step."""
+    """Minutes of an epoch, from so many of its updates, with batch normalisation and the optimiser's step; and GB."""
     torch.manual_seed(0)
-    layer = RRNN(SIZE, SIZE, tuples=TUPLES, rounds=ROUNDS, scorer=HIDDEN, loss=LOSS, batch_norm=True)
+    layer = RRNN(
+        SIZE,
+        SIZE,
+        tuples=TUPLES,
+        rounds=ROUNDS,
+        scorer=HIDDEN,
+        loss=LOSS,
+        batch_norm=True,
+        identity=False,
+        start_norm=0.223,
+    )
     embedding, readout = nn.Embedding(CLASSES, SIZE), nn.Linear(SIZE, CLASSES)
     weights = [*layer.parameters(), *embedding.parameters(), *readout.parameters()]
     optimiser = torch.optim.Adam(weights, lr=1e-3)
@@ -155,37 +163,47 @@ def epoch(updates: int) -> tuple[float, float]:
         loss, _ = our_loss(layer, readout, embedding(tokens), ys)
         loss.backward()
         optimiser.step()
-    minutes = (time.perf_counter() - begin) / updates * EPOCH / 60
-    return minutes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
+    return (time.perf_counter() - begin) / updates * EPOCH / 60, most_memory()
+
+
+def most_memory() -> float:
+    """The most that this process held, in GB: of its own memory, where ``ru_maxrss`` begins with its parent's."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 2**20
+
+
+def apart(part: str, *more: str) -> tuple[float, ...]:
+    """A part of the measurement in a process of its own, so that its memory is its own."""
+    command = [sys.executable, __file__, "--part", part, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return tuple(map(float, done.stdout.split()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--side", choices=("ours", "literal"), help="time one side once, and print")
+    parser.add_argument("--part", choices=("agreement", "ours", "literal", "epoch"), help="measure this, and print")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--updates", type=int, default=EPOCH, help="updates of the epoch to make")
     arguments = parser.parse_args()
-    if arguments.side:
-        timed(arguments.side)
+    if arguments.part is not None:
+        parts = {"agreement": agreement, "epoch": lambda: epoch(arguments.updates)}
+        print(*(parts[arguments.part]() if arguments.part in parts else timed(arguments.part)))
         return
-    load, (same, loss, gradient) = os.getloadavg()[0], agreement()
-    results: dict[str, list[tuple[float, float]]] = {"ours": [], "literal": []}
+    load, (same, loss, gradient) = os.getloadavg()[0], apart("agreement")
+    results: dict[str, list[tuple[float, ...]]] = {"ours": [], "literal": []}
     for _ in range(arguments.turns):
         for side, rows in results.items():
-            done = subprocess.run(
-                [sys.executable, __file__, "--side", side], capture_output=True, text=True, check=True
-            )
-            seconds, memory = map(float, done.stdout.split())
-            rows.append((seconds, memory / 2**30))
+            rows.append(apart(side))
     (ours, our_memory), (literal, memory) = (
         tuple(statistics.median(column) for column in zip(*results[side], strict=True)) for side in ("ours", "literal")
     )
-    minutes, epoch_memory = epoch(arguments.updates)
+    minutes, epoch_memory = apart("epoch", "--updates", str(arguments.updates))
     date = datetime.date.today().isoformat()
-    setting = ", ".join(f"{name} {value}" for name, value in table_of(environment()).items())
     report = f"""# RRNN, {date}
 
-{setting}; {torch.get_num_threads()} threads; load before the run {load:.2f}. p = {SIZE}, {TUPLES} tuples, 2 operators,
+{environment().sentence}; load before the run {load:.2f}.
+
+p = {SIZE}, {TUPLES} tuples, 2 operators,
 4 activations, N̄ = {ROUNDS}, scorer {HIDDEN}, B = {BATCH}, T = {STEPS}, float32. Medians of {arguments.turns} turns, a
 process each. Written by `python benchmarks/rrnn.py`.
 

@@ -15,7 +15,6 @@ import gc
 import importlib.metadata
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -29,6 +28,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
+from holdfast.studies.environment import environment
 
 STEPS, BATCH, HIDDEN, INPUT = 500, 64, 128, 2
 
@@ -328,14 +328,6 @@ def version(package: str) -> str:
     return importlib.metadata.version(package)
 
 
-def cpu() -> str:
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-        return next(line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the main table alone")
@@ -347,9 +339,7 @@ def main() -> None:
     lines = [
         f"# The scan engine, {today}",
         "",
-        f"{cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; load before the run {load:.2f}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, llvmlite {version('llvmlite')}, holdfast "
-        f"{hf.__version__}.",
+        f"{environment().sentence}; load before the run {load:.2f}.",
         "",
         f"Forward + backward, float32, T = {STEPS}, B = {BATCH}, H = {HIDDEN}, input width {INPUT}, loss on the last "
         "state; medians of one run. Written by `python benchmarks/scan.py`.",

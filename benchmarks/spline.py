@@ -22,7 +22,6 @@ from torch import Tensor
 from holdfast.errors import HoldfastError
 from holdfast.spline import affine_piece, initial_state_slope, partition_code, templates
 from holdfast.studies.environment import environment
-from holdfast.studies.schema import table_of
 from holdfast.tasks import PixelMNIST
 from holdfast.train import Network, build
 
@@ -100,7 +99,6 @@ def main() -> None:
     slope = medians({"`initial_state_slope`, 8 images": lambda: initial_state_slope(model, xs[:, :8])}, rounds=3)
 
     date = datetime.date.today().isoformat()
-    setting = ", ".join(f"{name} {value}" for name, value in table_of(environment()).items())
     base, whole = one["forward and backward"], many["forward"]
     lines = [f"| {name} | {ms:.1f} | {ms / base:.2f} |" for name, ms in (one | slope).items()]
     rows = [f"| {name} | {ms / 1e3:.2f} | {ms / whole:.2f} |" for name, ms in many.items()]
@@ -109,7 +107,9 @@ def main() -> None:
     size = xs.shape[1] * STEPS * HIDDEN / 8e6
     report = f"""# Looking inside, {date}
 
-{setting}; load before the run {load:.2f}. ReLU RNN, T = {STEPS}, H = {HIDDEN}, 10 classes, float32; {what}.
+{environment().sentence}; load before the run {load:.2f}.
+
+ReLU RNN, T = {STEPS}, H = {HIDDEN}, 10 classes, float32; {what}.
 Written by `python benchmarks/spline.py`.
 
 | one input | ms | of a forward and backward pass |

@@ -14,7 +14,6 @@ import argparse
 import datetime
 import gc
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import torch
 import holdfast as hf
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
 from holdfast.stability import contraction_rate, project_, truncate
+from holdfast.studies.environment import environment
 
 STEPS, HIDDEN, WINDOW = 100_000, 64, 64
 STRIDES = (1, 16, 64, 256)
@@ -167,14 +167,6 @@ def projections(lines: list[str], sizes: tuple[int, ...], rounds: int) -> None:
     lines.append("")
 
 
-def cpu() -> str:
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-        return next(line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short sequences and small matrices")
@@ -189,8 +181,7 @@ def main() -> None:
     lines = [
         f"# Truncated models and projections, {today}",
         "",
-        f"{cpu()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads; load before the run {load:.2f}; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, holdfast {hf.__version__}.",
+        f"{environment().sentence}; load before the run {load:.2f}.",
         "",
         f"Medians of {rounds} rounds, the ways of a row in turns. The RNN has λ = {rate:.2f}. Written by "
         "`python benchmarks/truncate.py`.",
