@@ -4,13 +4,14 @@ from holdfast.rrnn.cell import RRNNCell, Tuples
 from holdfast.rrnn.conditions import Condition, GradientConditions, gradient_conditions
 from holdfast.rrnn.distance import Forms, forms_of, tree_distance, tree_distances, vector_difference
 from holdfast.rrnn.draw import tree_svg, tree_text
+from holdfast.rrnn.grow import Found, candidates, grow
 from holdfast.rrnn.gru import RRNNGRU, RRNNGRUCell
 from holdfast.rrnn.layer import RRNN, Trace
 from holdfast.rrnn.loss import LossParts, TreeLoss, ridge, score_margin, target_distance
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.record import Grown, Record, count_trees, tuple_changes
 from holdfast.rrnn.scorer import RankingScorer, TwoLayerScorer
-from holdfast.rrnn.search import Found, candidates, grow, search, tolerance
+from holdfast.rrnn.search import search, tolerance
 from holdfast.rrnn.sets import ACTIVATIONS, GRU_SETS, LSTM_SETS, OPERATORS, Activation, Operator, Sets
 from holdfast.rrnn.soft import soft_search
 from holdfast.rrnn.target import Target, gru_target, gru_tree, lstm_targets, lstm_trees

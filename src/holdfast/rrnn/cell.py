@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from holdfast.cells._base import Cell, positive_size
 from holdfast.errors import SettingError
+from holdfast.rrnn.grow import candidates, grow
 from holdfast.rrnn.loss import TreeLoss
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.record import Grown
 from holdfast.rrnn.scorer import TwoLayerScorer
-from holdfast.rrnn.search import candidates, grow, search
+from holdfast.rrnn.search import search
 from holdfast.rrnn.sets import Sets, auxiliary_vector
 from holdfast.rrnn.soft import soft_search
 from holdfast.rrnn.tree import Matrices
