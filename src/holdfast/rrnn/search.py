@@ -199,9 +199,8 @@ class _Candidates:
         mean, square = self.vectors.new_zeros(2, size)
         if self.norm.training:
             born = self.vectors[:, :, begin : self.pairs].flatten(2, 4)  # (operators, bases, rows, p)
-            variances, means = torch.var_mean(born, dim=2, correction=0)
-            squares = (variances + means.square()).mean(dim=0)
-            means = means.mean(dim=0)  # (bases, p)
+            # sums, not torch.var_mean, which takes twelve times as long over rows
+            means, squares = born.mean(dim=2).mean(dim=0), born.square().mean(dim=2).mean(dim=0)  # (bases, p)
             for base, flipped in self.layout.scored:
                 mean = mean + (1 - means[base] if flipped else means[base])
                 square = square + (1 - 2 * means[base] + squares[base] if flipped else squares[base])
