@@ -9,6 +9,11 @@ import torch
 os.environ.setdefault("HOLDFAST_CACHE", str(Path(__file__).parents[1] / ".cache"))  # for workers and subprocesses too
 
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: threads of their own would only wait for each other
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.fixture(autouse=True)
 def _float64_and_a_seed():
     before = torch.get_default_dtype()
