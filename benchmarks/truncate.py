@@ -172,11 +172,12 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="short sequences and small matrices")
     parser.add_argument("--output", type=Path, help="where to write the report; default: a dated file in benchmarks/")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="default: one a core")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each way; default: 5")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
     today, load = datetime.date.today().isoformat(), os.getloadavg()[0]
-    steps, rounds = (5_000, 1) if arguments.quick else (STEPS, 5)
+    steps, rounds = (5_000, 1) if arguments.quick else (STEPS, arguments.rounds)
     rate = contraction_rate(layers()["RNN, tanh"])
     lines = [
         f"# Truncated models and projections, {today}",
