@@ -7,6 +7,7 @@ A procedure that is interrupted is called again with the same arguments, and goe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,8 +17,9 @@ from holdfast.studies.config import run_settings
 from holdfast.studies.result import Measured
 from holdfast.studies.run import cell_parameters, read_outcome, train_run
 from holdfast.train.log import read_log
+from holdfast.train.loop import Outcome
 
-__all__ = ["PROCEDURES", "Procedure", "columns", "procedure", "train"]
+__all__ = ["PROCEDURES", "Procedure", "columns", "measured_run", "procedure", "train"]
 
 
 class Procedure(Protocol):
@@ -76,8 +78,27 @@ def train(
             f"{label}: the procedure train has no options, got {', '.join(options)}; settings go into set."
         )
     settings = run_settings(table, label)
+    found = measured_run(folder, lambda: train_run(settings, folder, progress=progress, label=label))
+    return dataclasses.replace(found, cell_parameters=cell_parameters(folder))
+
+
+def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:
+    """What a training in ``folder`` came to, from its outcome and its log; if it diverges, up to there.
+
+    Example:
+        >>> import tempfile
+        >>> from holdfast.studies import run_settings, train_run
+        >>> settings = run_settings({
+        ...     "task": {"name": "addition", "steps": 4, "validation": 8},
+        ...     "cell": {"hidden_size": 4},
+        ...     "train": {"updates": 2, "batch": 4},
+        ... })
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> measured_run(folder, lambda: train_run(settings, folder, progress=False)).updates
+        2
+    """
     try:
-        outcome = train_run(settings, folder, progress=progress, label=label)
+        outcome = run()
     except DivergedError:
         outcome = read_outcome(folder)
         if outcome is None:
@@ -92,7 +113,6 @@ def train(
         last=_scores(last),
         curve=columns(rows),
         parameters=outcome.parameters,
-        cell_parameters=cell_parameters(folder),
         updates=outcome.updates,
         seconds=outcome.seconds,
     )

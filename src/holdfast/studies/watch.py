@@ -8,19 +8,19 @@ the same; ``look`` keeps what it sees in files, and may leave alone those that a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from holdfast.errors import DivergedError
 from holdfast.studies.config import RunSettings
+from holdfast.studies.procedures import measured_run
 from holdfast.studies.result import Measured
-from holdfast.studies.run import prepare, read_outcome
-from holdfast.train.log import read_log
-from holdfast.train.loop import fit
+from holdfast.studies.run import prepare
+from holdfast.train.loop import fit, run_lengths
 from holdfast.train.model import SequenceModel
 from holdfast.train.progress import Progress, make_progress
 
-__all__ = ["updates_of", "watched_run"]
+__all__ = ["watched_run"]
 
 Look = Callable[[SequenceModel, int], None]
 
@@ -44,22 +44,6 @@ class _Watch:
 
     def stop(self) -> None:
         self.inner.stop()
-
-
-def updates_of(settings: RunSettings, task: object) -> int:
-    """Updates of the whole run, as the loop counts them.
-
-    Example:
-        >>> from holdfast.studies import run_settings
-        >>> settings = run_settings({"task": {"name": "gaussian", "instances": 6}, "train": {"epochs": 2, "batch": 4}})
-        >>> updates_of(settings, settings.task.load())
-        4
-    """
-    training = settings.training
-    if training.updates is not None:
-        return training.updates
-    epoch = task.epoch(training.batch)  # type: ignore[attr-defined]
-    return max(1, round((training.epochs or 0) * (epoch or 0)))
 
 
 def watched_run(
@@ -96,28 +80,13 @@ def watched_run(
         ([0, 2, 4], 4)
     """
     model, task = prepare(settings)
-    moments = at(updates_of(settings, task))
+    moments = at(run_lengths(task, settings.training)[0])
     if 0 in moments:
         _seen(model, look, 0)
     watch = _Watch(make_progress(label, progress), model, look, moments)
-    try:
-        outcome = fit(model, task, settings.training, folder, progress=watch, label=label)
-    except DivergedError:
-        outcome = read_outcome(folder)
-        if outcome is None:
-            raise
-    rows = read_log(folder / "log.jsonl")
-    best: dict[str, dict[str, float]] = next((row for row in rows if row["update"] == outcome.best_update), {})
-    return Measured(
-        status=outcome.status,
-        reason=outcome.reason.replace(f"{folder}/", ""),
-        best=_flat(best),
-        last={} if outcome.status == "diverged" else _flat(outcome.last),
-        parameters=outcome.parameters,
-        cell_parameters=sum(weight.numel() for weight in model.rnn.parameters()),
-        updates=outcome.updates,
-        seconds=outcome.seconds,
-    )
+    found = measured_run(folder, lambda: fit(model, task, settings.training, folder, progress=watch, label=label))
+    parameters = sum(weight.numel() for weight in model.rnn.parameters())
+    return dataclasses.replace(found, cell_parameters=parameters, curve={})  # the curve is the look's to draw
 
 
 def _seen(model: SequenceModel, look: Look, update: int) -> None:
@@ -127,9 +96,3 @@ def _seen(model: SequenceModel, look: Look, update: int) -> None:
         look(model, update)
     finally:
         model.train(training)
-
-
-def _flat(scores: dict[str, dict[str, float]]) -> dict[str, float | None]:
-    """``{"validation": {"mse": 0.1}}`` to ``{"validation.mse": 0.1}``."""
-    parts = {split: it for split, it in scores.items() if isinstance(it, dict)}
-    return {f"{split}.{name}": value for split, it in parts.items() for name, value in it.items()}

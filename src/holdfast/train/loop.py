@@ -35,7 +35,7 @@ from holdfast.train.progress import Progress, make_progress
 from holdfast.train.settings import Training
 from holdfast.types import State
 
-__all__ = ["Outcome", "evaluate", "fit", "predict"]
+__all__ = ["Outcome", "evaluate", "fit", "predict", "run_lengths"]
 
 
 class Task(Protocol):
@@ -175,7 +175,7 @@ class _Run:
         self.spec = task.spec
         self.raw = model
         self._check_settings()
-        self.updates, self.every = _lengths(task, training)
+        self.updates, self.every = run_lengths(task, training)
         self.monitor = training.monitor or (
             "validation" if "validation" in training.evaluate_on else training.evaluate_on[0]
         )
@@ -504,8 +504,14 @@ def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]
         model.train(training)
 
 
-def _lengths(task: Task, training: Training) -> tuple[int, int]:
-    """Updates of the whole run, and between evaluations."""
+def run_lengths(task: Task, training: Training) -> tuple[int, int]:
+    """Updates of the whole run, and between evaluations.
+
+    Example:
+        >>> from holdfast.tasks import Addition
+        >>> run_lengths(Addition(steps=10).load(), Training(updates=100))
+        (100, 2)
+    """
     epoch = task.epoch(training.batch)
     if training.updates is not None:
         updates = training.updates

@@ -18,14 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import holdfast
-from holdfast.errors import ConfigError, DivergedError
+from holdfast.errors import ConfigError
 from holdfast.studies.config import run_settings
 from holdfast.studies.options import checked
-from holdfast.studies.procedures import columns, procedure
+from holdfast.studies.procedures import measured_run, procedure
 from holdfast.studies.result import Measured
-from holdfast.studies.run import read_outcome
 from holdfast.train.checkpoint import load_model_, seed_all
-from holdfast.train.log import read_log
 from holdfast.train.loop import fit, predict
 from holdfast.types import State
 
@@ -120,7 +118,6 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
     if network.name != "gru":
         raise ConfigError(f"{label}: bird-audio has a GRU behind its convolutions, got cell.name = {network.name!r}.")
     start = network.initial_state
-    torch.manual_seed(settings.training.seed)
     seed_all(settings.training.seed)
     model = BirdNetwork(
         task.spec.input_size,
@@ -129,13 +126,7 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         initial_state=start if isinstance(start, str) else holdfast.Random(start),
         **asked,
     )
-    try:
-        outcome = fit(model, task, settings.training, folder, progress=progress, label=label)
-    except DivergedError:
-        outcome = read_outcome(folder)
-        if outcome is None:
-            raise
-    rows = [_flat(entry) for entry in read_log(folder / "log.jsonl")]
+    found = measured_run(folder, lambda: fit(model, task, settings.training, folder, progress=progress, label=label))
     numbers: dict[str, float | None] = {}
     if (folder / "best.safetensors").is_file():
         load_model_(model, folder / "best.safetensors")
@@ -143,22 +134,9 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         answers = torch.cat(list(predict(model, batches)))
         classes = torch.cat([batch.targets for batch in batches])
         numbers["test.auc"] = auc(answers[:, 1] - answers[:, 0], classes)
-    best = next((row for row in rows if row["update"] == outcome.best_update), {})
-    measured = Measured(
-        status=outcome.status,
-        reason=outcome.reason.replace(f"{folder}/", ""),
-        best={name: value for name, value in best.items() if "." in name} | numbers,
-        last={} if outcome.status == "diverged" else numbers,
-        curve=columns(rows),
-        parameters=outcome.parameters,
-        updates=outcome.updates,
-        seconds=outcome.seconds,
+    return dataclasses.replace(
+        found,
+        best=found.best | numbers,
+        last={} if found.status == "diverged" else numbers,
+        cell_parameters=sum(weight.numel() for weight in model.rnn.parameters()),
     )
-    return dataclasses.replace(measured, cell_parameters=sum(weight.numel() for weight in model.rnn.parameters()))
-
-
-def _flat(entry: dict[str, Any]) -> dict[str, float | None]:
-    flat: dict[str, float | None] = {}
-    for name, value in entry.items():
-        flat |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
