@@ -189,21 +189,25 @@ def test_flows_by_doubling_and_compiled_equal_flows_step_by_step(count, compiled
     powers = powers_of(M, count)
     torch.testing.assert_close(krylov_rows(powers, start, 13), torch.stack(krylov))
     torch.testing.assert_close(driven_flow(powers, rows), torch.stack(driven))
-    torch.testing.assert_close(steady_flow(powers, start, 13), torch.stack(krylov).cumsum(0))
+    torch.testing.assert_close(steady_flow(powers, start, 14)[1:], torch.stack(krylov).cumsum(0))
+    assert not steady_flow(powers, start, 14)[0].any()
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 100])
-def test_the_compiled_loop_takes_every_size_and_layout(size):
-    """Sums over 32 columns, over 16, over those that zeros fill up; transposed matrices; its drive stays as it was."""
-    M, drive = torch.rand(size, size) / size, torch.rand(9, size)
-    kept = drive.clone()
+@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 80, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_loop_takes_every_size_and_layout(size, dtype):
+    """Sums over many columns, over 16, over those that zeros fill up; transposed matrices; one drive, or one a step."""
+    M, start, drives = (torch.rand(shape, dtype=dtype) for shape in ((size, size), (size,), (9, size)))
+    M = M / size
+    kept = drives.clone()
     for matrix in (M, M.mT):
-        expected = [drive[0]]
-        for row in drive[1:]:
-            expected.append(expected[-1] @ matrix + row)
-        torch.testing.assert_close(compiled_flow.compiled_flow(matrix, drive), torch.stack(expected))
-    assert torch.equal(drive, kept)
-    assert compiled_flow.compiled_flow(M, drive[:1]).tolist() == drive[:1].tolist()
+        for drive in (drives, drives[3]):
+            expected = [start]
+            for t in range(1, 9):
+                expected.append(expected[-1] @ matrix + drive.expand(9, -1)[t])
+            torch.testing.assert_close(compiled_flow.compiled_flow(matrix, start, drive, 9), torch.stack(expected))
+    assert torch.equal(drives, kept)
+    assert compiled_flow.compiled_flow(M, start, start, 1).tolist() == [start.tolist()]
 
 
 def test_kappa_is_the_same_with_and_without_the_compiled_loop(monkeypatch):

@@ -1,11 +1,11 @@
 """One compiled loop over time, for matrices that stay in the cache of one core.
 
-    x_t ← x_t + x_{t-1} M,  t = 1, 2, ...   (1) in place, in rows; before it, x holds the drive
+    x_t = x_{t-1} M + d_t,  t = 1, 2, ...   (1) in rows; d constant, or a row for every t
 
 A product with a vector is bound by reading M. While M stays in a core's second-level cache, reading it once a step
-costs less than the squarings of block doubling, and no threads have to meet. Columns are taken 32 at a time, with their
-sums in registers. The code comes from the fused scan's compiler and is kept in its cache; without that compiler, flows
-go by block doubling.
+costs less than the squarings of block doubling, and no threads have to meet. Columns are taken eight registers at a
+time, with their sums in registers. The code comes from the fused scan's compiler and is kept in its cache; without that
+compiler, flows go by block doubling.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ LOOP = """
   %{name}.more = icmp ule i64 %{name}.end, %size
   br i1 %{name}.more, label %{name}.block, label %{after}
 {name}.block:
-  %{name}.out = getelementptr double, ptr %row, i64 %{name}.c
-  %{name}.drive = load <{width} x double>, ptr %{name}.out, align 8
+  %{name}.out = getelementptr {real}, ptr %row, i64 %{name}.c
+  %{name}.in = getelementptr {real}, ptr %drive, i64 %{name}.c
+  %{name}.drive = load <{width} x {real}>, ptr %{name}.in, align {bytes}
   br label %{name}.sum
 {name}.sum:
   %{name}.j = phi i64 [ 0, %{name}.block ], [ %{name}.j.next, %{name}.sum ]
-  %{name}.acc = phi <{width} x double> [ %{name}.drive, %{name}.block ], [ %{name}.acc.next, %{name}.sum ]
-  %{name}.xp = getelementptr double, ptr %last, i64 %{name}.j
-  %{name}.x = load double, ptr %{name}.xp, align 8
-  %{name}.x0 = insertelement <{width} x double> undef, double %{name}.x, i32 0
-  %{name}.xs = shufflevector <{width} x double> %{name}.x0, <{width} x double> undef, <{width} x i32> zeroinitializer
+  %{name}.acc = phi <{width} x {real}> [ %{name}.drive, %{name}.block ], [ %{name}.acc.next, %{name}.sum ]
+  %{name}.xp = getelementptr {real}, ptr %last, i64 %{name}.j
+  %{name}.x = load {real}, ptr %{name}.xp, align {bytes}
+  %{name}.x0 = insertelement <{width} x {real}> undef, {real} %{name}.x, i32 0
+  %{name}.xs = shufflevector <{width} x {real}> %{name}.x0, <{width} x {real}> undef, <{width} x i32> zeroinitializer
   %{name}.mo = mul i64 %{name}.j, %size
   %{name}.mc = add i64 %{name}.mo, %{name}.c
-  %{name}.mp = getelementptr double, ptr %matrix, i64 %{name}.mc
-  %{name}.m = load <{width} x double>, ptr %{name}.mp, align 8
-  %{name}.xm = fmul contract <{width} x double> %{name}.xs, %{name}.m
-  %{name}.acc.next = fadd contract <{width} x double> %{name}.acc, %{name}.xm
+  %{name}.mp = getelementptr {real}, ptr %matrix, i64 %{name}.mc
+  %{name}.m = load <{width} x {real}>, ptr %{name}.mp, align {bytes}
+  %{name}.xm = fmul contract <{width} x {real}> %{name}.xs, %{name}.m
+  %{name}.acc.next = fadd contract <{width} x {real}> %{name}.acc, %{name}.xm
   %{name}.j.next = add i64 %{name}.j, 1
   %{name}.go = icmp ult i64 %{name}.j.next, %size
   br i1 %{name}.go, label %{name}.sum, label %{name}.done
 {name}.done:
-  store <{width} x double> %{name}.acc.next, ptr %{name}.out, align 8
+  store <{width} x {real}> %{name}.acc.next, ptr %{name}.out, align {bytes}
   %{name}.c.next = add i64 %{name}.c, {width}
   br label %{name}
 """
 
-TEXT = (
-    """
-define void @flow(ptr noalias %matrix, ptr %rows, i64 %count, i64 %size) {
+FUNCTION = """
+define void @flow(ptr noalias %matrix, ptr %rows, ptr %drives, i64 %stride, i64 %count, i64 %size) {{
 start:
   br label %time
 time:
@@ -67,63 +67,76 @@ step:
   %t.last = sub i64 %t, 1
   %row.at = mul i64 %t, %size
   %last.at = mul i64 %t.last, %size
-  %row = getelementptr double, ptr %rows, i64 %row.at
-  %last = getelementptr double, ptr %rows, i64 %last.at
+  %drive.at = mul i64 %t, %stride
+  %row = getelementptr {real}, ptr %rows, i64 %row.at
+  %last = getelementptr {real}, ptr %rows, i64 %last.at
+  %drive = getelementptr {real}, ptr %drives, i64 %drive.at
   br label %wide
-"""
-    + LOOP.format(name="wide", first=0, before="step", after="narrow", width=32)
-    + LOOP.format(name="narrow", first="%wide.c", before="wide", after="time.end", width=LANES)
-    + """
+{wide}{narrow}
 time.end:
   %t.next = add i64 %t, 1
   br label %time
 exit:
   ret void
-}
+}}
 """
-)
+
+
+def _text(real: str, size: int) -> str:
+    wide = LOOP.format(name="wide", first=0, before="step", after="narrow", width=256 // size, real=real, bytes=size)
+    narrow = LOOP.format(
+        name="narrow", first="%wide.c", before="wide", after="time.end", width=LANES, real=real, bytes=size
+    )
+    return FUNCTION.format(real=real, wide=wide, narrow=narrow)
+
+
+TEXTS = {torch.float64: _text("double", 8), torch.float32: _text("float", 4)}
 
 
 def fits(matrix: Tensor) -> bool:
-    """Whether the compiled loop takes this matrix: on the CPU, in float64, small, and without gradients.
+    """Whether the compiled loop takes this matrix: on the CPU, in float32 or float64, small, and without gradients.
 
     Example:
-        >>> fits(torch.eye(1000, dtype=torch.float64)), fits(torch.eye(3, dtype=torch.float32))
+        >>> fits(torch.eye(1000, dtype=torch.float64)), fits(torch.eye(3, dtype=torch.float16))
         (False, False)
     """
-    tracked = torch.is_grad_enabled() and matrix.requires_grad
-    plain = matrix.device.type == "cpu" and matrix.dtype == torch.float64 and not tracked
-    return plain and len(matrix) <= LARGEST and _function() is not None
+    tracked = matrix.requires_grad and torch.is_grad_enabled()
+    plain = matrix.dtype in TEXTS and matrix.device.type == "cpu" and not tracked
+    return plain and matrix.shape[0] <= LARGEST and _function(matrix.dtype) is not None
 
 
-def compiled_flow(matrix: Tensor, drive: Tensor) -> Tensor:
-    """The rows x of (1) for a drive (rows, size), x_0 its first row.
+def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Tensor:
+    """The rows x_0 = ``start``, x_1, ... of (1), (rows, size), for a drive (size), or (rows, size), whose row t is d_t.
 
     Example:
-        >>> two = torch.full((1, 1), 2.0, dtype=torch.float64)
-        >>> compiled_flow(two, torch.ones(4, 1, dtype=torch.float64)).flatten().tolist()
+        >>> two, one = torch.full((1, 1), 2.0, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+        >>> compiled_flow(two, one, one, 4).flatten().tolist()
         [1.0, 3.0, 7.0, 15.0]
     """
-    size = len(matrix)
+    size = matrix.shape[0]
     fill = -size % LANES
     if fill:
-        matrix, rows = torch.nn.functional.pad(matrix, (0, fill, 0, fill)), torch.nn.functional.pad(drive, (0, fill))
+        matrix = torch.nn.functional.pad(matrix, (0, fill, 0, fill))
+        start, drive = (torch.nn.functional.pad(values, (0, fill)) for values in (start, drive))
     else:
-        matrix, rows = matrix.contiguous(), drive.clone(memory_format=torch.contiguous_format)
-    function = _function()
+        matrix, drive = matrix.contiguous(), drive.contiguous()
+    states = matrix.new_empty(rows, size + fill)
+    states[0] = start
+    function = _function(matrix.dtype)
     assert function is not None
-    function(matrix.data_ptr(), rows.data_ptr(), len(rows), size + fill)
-    return rows[:, :size] if fill else rows
+    stride = size + fill if drive.dim() == 2 else 0
+    function(matrix.data_ptr(), states.data_ptr(), drive.data_ptr(), stride, rows, size + fill)
+    return states[:, :size] if fill else states
 
 
 @functools.cache
-def _function() -> Any:
+def _function(dtype: torch.dtype) -> Any:
     try:
         from holdfast.engine.fused.cache import library
     except ImportError:
         return None
-    found = library(TEXT)
+    found = library(TEXTS[dtype])
     pointer, count = ctypes.c_void_p, ctypes.c_int64
-    function = ctypes.CFUNCTYPE(None, pointer, pointer, count, count)(found.address("flow"))
+    function = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, count, count, count)(found.address("flow"))
     function.library = found  # type: ignore[attr-defined]  # its code lives as long as the function
     return function

@@ -71,9 +71,7 @@ def krylov_rows(powers: Sequence[Tensor], start: Tensor, rows: int) -> Tensor:
         [1.0, 2.0, 4.0, 8.0, 16.0]
     """
     if len(powers) == 1 and fits(powers[0]):
-        drive = start.new_zeros(rows, len(start))
-        drive[0] = start
-        return compiled_flow(powers[0], drive)
+        return compiled_flow(powers[0], start, torch.zeros_like(start), rows)
     block = start.unsqueeze(0)
     for power in powers[:-1]:
         block = torch.cat([block, block @ power])
@@ -84,15 +82,16 @@ def krylov_rows(powers: Sequence[Tensor], start: Tensor, rows: int) -> Tensor:
 
 
 def steady_flow(powers: Sequence[Tensor], drive: Tensor, rows: int) -> Tensor:
-    """(1) with a constant drive, (rows, size), by (2).
+    """(1) with a constant drive and x_0 = 0, (rows, size), by (2), or by ``compiled_flow`` where that fits.
 
     Example:
-        >>> steady_flow(powers_of(torch.tensor([[2.0]]), 1), torch.ones(1), 5).flatten().tolist()
-        [1.0, 3.0, 7.0, 15.0, 31.0]
+        >>> steady_flow(powers_of(torch.tensor([[2.0]]), 1), torch.ones(1), 6).flatten().tolist()
+        [0.0, 1.0, 3.0, 7.0, 15.0, 31.0]
     """
-    if len(powers) == 1:
-        return driven_flow(powers, drive.expand(rows, -1))
-    return krylov_rows(powers, drive, rows).cumsum(0)
+    none = torch.zeros_like(drive)
+    if len(powers) == 1 and fits(powers[0]):
+        return compiled_flow(powers[0], none, drive, rows)
+    return torch.cat([none[None], krylov_rows(powers, drive, rows - 1).cumsum(0)])
 
 
 def driven_flow(powers: Sequence[Tensor], drive: Tensor) -> Tensor:
@@ -104,7 +103,7 @@ def driven_flow(powers: Sequence[Tensor], drive: Tensor) -> Tensor:
         [0.0, 1.0, 2.0, 9.0]
     """
     if len(powers) == 1 and fits(powers[0]):
-        return compiled_flow(powers[0], drive)
+        return compiled_flow(powers[0], drive[0], drive, len(drive))
     summed = drive
     for k, power in enumerate(powers[:-1]):
         lag = 2**k

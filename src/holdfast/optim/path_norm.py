@@ -23,6 +23,7 @@ from holdfast.cells._base import positive_size
 from holdfast.errors import SettingError
 from holdfast.optim.describe import network_of
 from holdfast.optim.network import Network
+from holdfast.optim.one_layer import one_layer_first
 from holdfast.optim.pieces import outer
 from holdfast.optim.second_term import edge_pairs
 from holdfast.optim.squared_network import (
@@ -44,7 +45,7 @@ Form = Literal["exact", "published"]
 """How κ⁽¹⁾ and κ⁽²⁾ are added up."""
 
 Kappa = dict[Tensor, Tensor]
-"""One κ, float64 and of the parameter's shape, for each parameter; the key is the parameter itself."""
+"""One κ of the parameter's shape for each parameter, which is the key itself; float64 unless asked for otherwise."""
 
 
 def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
@@ -73,12 +74,20 @@ def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | 
 
 
 @torch.no_grad()
-def kappa_first(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
+def kappa_first(
+    model: nn.Module | Network,
+    steps: int = 1,
+    outputs: Outputs | None = None,
+    *,
+    dtype: torch.dtype = torch.float64,
+) -> Kappa:
     """κ⁽¹⁾ of (2), the gradient of γ² in the squared parameters (S2, Theorem 3).
 
     Law: κ⁽¹⁾_i ≥ 0 and finite; multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i by β_v/β_u.
 
-    Args: as in ``path_norm_sq``.
+    Args: as in ``path_norm_sq``, and
+        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time; where
+            float32 has not the range, and for other networks, κ comes in float64 all the same.
 
     Example:
         >>> from holdfast import RNN
@@ -88,12 +97,16 @@ def kappa_first(model: nn.Module | Network, steps: int = 1, outputs: Outputs | N
         9.0
     """
     network, every = _checked("kappa_first", model, steps, outputs)
+    if dtype not in (torch.float32, torch.float64):
+        raise SettingError(f"kappa_first expects dtype to be torch.float32 or torch.float64, got {dtype}.")
 
     def compute(rate: float) -> Kappa:
         forward = forward_flows(network, steps, every, rate, to_the_end=False)
         return _first(network, forward, backward_flows(network, forward))
 
     with one_thread_if_small(network):
+        if dtype == torch.float32 and (found := one_layer_first(network, steps, every)):
+            return found
         return first_finite("kappa_first", network, steps, compute, lambda found: list(found.values()))
 
 

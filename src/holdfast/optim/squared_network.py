@@ -117,7 +117,7 @@ def _layer_forward(layer: Recurrence, flows: Forward) -> Tensor:
     else:
         drive = weight @ flows.encoded[-1] + bias
         if flows.rate == 0 and layer.initial is None:
-            return torch.cat([start[None], steady_flow(powers, drive, flows.steps)])
+            return steady_flow(powers, drive, flows.steps + 1)
         rows = flows.fading(drive)
     return driven_flow(powers, torch.cat([start[None], rows]))
 
@@ -170,7 +170,8 @@ def _layer_backward(network: Network, forward: Forward, index: int, above: list[
         layer = network.layers[index + 1]
         return driven_flow(powers, above[-1] @ layer.squared(layer.weight_ih, forward.squares))
     if forward.decay is None:
-        return (steady_flow if forward.every else krylov_rows)(powers, g, forward.steps)
+        steps = forward.steps
+        return steady_flow(powers, g, steps + 1)[1:] if forward.every else krylov_rows(powers, g, steps)
     weight = forward.decay[:-1].clone()
     weight[1:] *= forward.every
     return driven_flow(powers, weight[:, None] * g)
@@ -251,4 +252,4 @@ def one_thread_if_small(network: Network) -> Iterator[None]:
 
 
 def _all_finite(tensors: list[Tensor]) -> bool:
-    return math.isfinite(torch.stack([compact(tensor).amax() for tensor in tensors]).sum().item())
+    return math.isfinite(torch.cat([compact(tensor).flatten() for tensor in tensors]).amax().item())
