@@ -193,7 +193,8 @@ def main() -> None:
         "",
         f"{environment().sentence}; load before the run {os.getloadavg()[0]:.2f}.",
         "",
-        "Weights in float32; κ in float64, but in float32 for the steps of one layer. Written by `python benchmarks/path_sgd.py`.",
+        "Weights in float32; κ in float64, but in float32 in the steps of one layer. Written by "
+        "`python benchmarks/path_sgd.py`.",
         "",
     ]
     target = arguments.output or Path(__file__).parent / f"{today}-path-sgd.md"

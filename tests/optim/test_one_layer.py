@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -31,6 +31,7 @@ def same(found, expected, rtol):
         torch.testing.assert_close(value.double(), expected[parameter], rtol=rtol, atol=0)
 
 
+@settings(max_examples=40, deadline=None)
 @given(
     width=st.integers(1, 4),
     hidden=st.integers(1, 40),

@@ -98,19 +98,19 @@ class _Grow(torch.autograd.Function):
         v, slope = _activation_slope(sets, activation, z)
         slope = slope if scale is None else slope * scale
         which = torch.nn.functional.one_hot(index, len(bias)).to(z.dtype)[..., None]  # (rounds, batch, tuples, 1)
+        # Both children in one product: left first, then right.
+        to_children = torch.stack((slope_l, slope_r), dim=1) * slope[:, None]  # (rounds, 2, batch, p)
+        chosen = to_children[:, :, :, None] * which[:, None]  # (rounds, 2, batch, tuples, p)
+        flat, places, twice = torch.stack((flat_left.mT, flat_right.mT)), torch.stack((left, right), 1), batch.repeat(2)
         given = torch.cat((torch.zeros_like(leaves), gradient))
-        by_z: list[Tensor] = [gradient[0]] * len(choices)
+        wide: list[Tensor] = [gradient] * len(choices)
         for k in reversed(range(len(choices))):
-            by_z[k] = given[count + k] * slope[k]
-            to_left = ((by_z[k] * slope_l[k])[:, None] * which[k]).flatten(1) @ flat_left.mT
-            to_right = ((by_z[k] * slope_r[k])[:, None] * which[k]).flatten(1) @ flat_right.mT
-            given = given.index_put((left[k], batch), to_left, accumulate=True)
-            given = given.index_put((right[k], batch), to_right, accumulate=True)
-        down = torch.stack(by_z)  # (rounds, batch, p)
-        wide = [(down * side)[:, :, None] * which for side in (slope_l, slope_r)]  # (rounds, batch, tuples, p)
-        by_left, by_right = (
-            child.flatten(0, 1).mT @ it.flatten(0, 1).flatten(1) for child, it in zip((a, b), wide, strict=True)
-        )
+            wide[k] = (chosen[k] * given[count + k][:, None]).flatten(2)  # (2, batch, tuples · p)
+            handed = torch.bmm(wide[k], flat).flatten(0, 1)
+            given = given.index_put((places[k].flatten(), twice), handed, accumulate=True)
+        down = given[count:] * slope  # (rounds, batch, p)
+        every = torch.stack(wide, dim=1).flatten(1, 2)  # (2, rounds · batch, tuples · p)
+        by_left, by_right = torch.bmm(torch.stack((a, b)).flatten(1, 2).mT, every)
         by_bias = (down[:, :, None] * which).sum(dim=(0, 1))
         own = given[count:]
         by_scale = None if scale is None else own * v

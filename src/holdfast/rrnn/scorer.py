@@ -2,13 +2,7 @@
 
     α(v) = w · relu(W v + c) + d        (1)
 
-Candidates come as whole families, and (1) is shared work: of u = id and u = 1 - · it needs one product,
-
-    W (1 - z) = W 1 - W z               (2)
-
-and of o = + and u = id none at all beyond one a node,
-
-    W (L a + R b + β) = W L a + W (R b + β)        (3)
+A search needs (1) of thousands of candidates: compiled_scores.py has it as one loop.
 
 Source: S1, §5 (two layers) and Appendix E.2 (256 hidden units for RRNN). Symbols: docs/notation.md.
 """
@@ -48,6 +42,11 @@ class TwoLayerScorer(nn.Module):
         self.weight_out = nn.Parameter(torch.empty(hidden))
         self.bias_out = nn.Parameter(torch.empty(()))
         self.reset_parameters()
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """W, c, w and d."""
+        return self.weight, self.bias, self.weight_out, self.bias_out
 
     def reset_parameters(self) -> None:
         for weights, inputs in (

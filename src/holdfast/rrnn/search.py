@@ -5,8 +5,9 @@
     P_k  = P_{k-1} ∪ {c_k*},   h_t = c_N̄*                         (3)
 
 What makes it fast. A candidate's vector and score do not change after it is born, so a round makes only the pairs of
-the newest node, which is the right child of all of them; L_r c and R_r c are computed once a node; nothing here is
-recorded for the gradient: grow.py evaluates the chosen and the runners-up again, with it.
+the newest node, which is the right child of all of them; L_r c and R_r c are computed once a node; scores of a whole
+birth are one compiled loop (compiled_scores.py); nothing here is recorded for the gradient: grow.py evaluates the
+chosen and the runners-up again, with it.
 
 Note [Ties and duplicates]. Candidates have an order: by right child, left child, tuple, operator, activation. Of equal
 scores the first candidate wins; scores are equal if they differ by at most eps^(2/3) · max(1, |score|): one vector that
@@ -29,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.rrnn.compiled_scores import CompiledScores
 from holdfast.rrnn.grow import Found
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.scorer import TwoLayerScorer
@@ -129,13 +131,9 @@ class _Candidates:
         self.pairs = 0  # born so far
         # x ↦ (L_1 x .. L_n x, R_1 x .. R_n x) as one product
         self.project = torch.cat((matrices.flat_left, matrices.flat_right), dim=1)
-        self.short = scorer if isinstance(scorer, TwoLayerScorer) else None  # has a shorter way
-        self.folded: tuple[Tensor, ...] | None = None
-        self.left_hidden: Tensor | None = None  # W L_r c of every node: (3) of scorer.py
-        if self.short:
-            self.hidden = _memory("hidden", leaves, 2, nodes * tuples * batch, len(self.short.bias))
-        if self.short and norm is None and "add" in sets.operators and "identity" in self.layout.bases:
-            self.left_hidden = _memory("left_hidden", leaves, nodes, tuples, batch, len(self.short.bias))
+        self.compiled = None
+        if isinstance(scorer, TwoLayerScorer) and CompiledScores.takes(scorer.weight):
+            self.compiled = CompiledScores(*(weight.detach() for weight in scorer.parts))
         rights = [self._project(leaf, at) for at, leaf in enumerate(leaves)]
         self._birth([(at, rights[at]) for at in range(1, count)], 0)  # the pairs of leaves are one birth
 
@@ -143,8 +141,6 @@ class _Candidates:
         """Note L_r c of the node that is ``at`` in the pool and return R_r c: (tuples, batch, p)."""
         both = (node @ self.project).view(len(node), 2, self.sets.tuples, -1).permute(1, 2, 0, 3)
         self.left[at] = both[0]
-        if self.short and self.left_hidden is not None:
-            torch.matmul(self.left[at], self.short.weight.mT, out=self.left_hidden[at])
         return both[1].contiguous()
 
     def add(self, k: int) -> None:
@@ -155,41 +151,35 @@ class _Candidates:
     def _birth(self, births: list[tuple[int, Tensor]], nodes: int) -> None:
         begin = self.pairs
         for at, right in births:
-            for o, operator in enumerate(self.sets.operators):
-                self._values(o, operator, at, right, self.pairs)
+            self._values(at, right, self.pairs)
             self.pairs += at
         affine = self._normalisation(begin)
-        if self.short is None:
-            self._score(begin, affine)
-        else:
-            pair = begin
-            for at, right in births:
-                self._score_shorter(self.short, at, right, pair, affine)
-                pair += at
+        self._score(begin, affine)
         if nodes:
             self._strike_born_again(begin * self.each, nodes)
 
-    def _values(self, o: int, operator: str, at: int, right: Tensor, begin: int) -> None:
-        """u(o(L_r c_i, R_r c_j) + b_r) for all older i and every base u, where they are kept."""
-        bases, bias = self.layout.bases, self.matrices.bias[:, None]
-        out = self.vectors[o, :, begin : begin + at]
-        z = out[bases.index("identity")] if "identity" in bases else torch.empty_like(out[0])
-        if operator == "add":
-            torch.add(self.left[:at], right + bias, out=z)
-        elif operator == "mul":
-            torch.addcmul(bias, self.left[:at], right, out=z)
-        else:
-            torch.add(OPERATORS[operator].apply(self.left[:at], right), bias, out=z)
+    def _values(self, at: int, right: Tensor, begin: int) -> None:
+        """u(o(L_r c_i, R_r c_j) + b_r) for all older i, every o and every base u, where they are kept."""
+        bases, bias, left = self.layout.bases, self.matrices.bias[:, None], self.left[:at]
+        out = self.vectors[:, :, begin : begin + at]
+        z = out[:, bases.index("identity")] if "identity" in bases else torch.empty_like(out[:, 0])
+        for o, operator in enumerate(self.sets.operators):
+            if operator == "add":
+                torch.add(left, right + bias, out=z[o])
+            elif operator == "mul":
+                torch.addcmul(bias, left, right, out=z[o])
+            else:
+                torch.add(OPERATORS[operator].apply(left, right), bias, out=z[o])
         for a, base in enumerate(bases):
             match base:
                 case "sigmoid":
-                    torch.sigmoid(z, out=out[a])
+                    torch.sigmoid(z, out=out[:, a])
                 case "tanh":
-                    torch.tanh(z, out=out[a])
+                    torch.tanh(z, out=out[:, a])
                 case "identity":
                     pass
                 case _:
-                    out[a] = ACTIVATIONS[base].apply(z)
+                    out[:, a] = ACTIVATIONS[base].apply(z)
 
     def _normalisation(self, begin: int) -> tuple[Tensor, Tensor] | None:
         """Scale and shift of this birth, from sums over the bases: E(1 - z) = 1 - E z, E(1 - z)² = 1 - 2 E z + E z²."""
@@ -212,45 +202,24 @@ class _Candidates:
         self.scales[birth], self.shifts[birth] = (part.cpu().numpy() for part in affine)
         return affine
 
-    def _note(self, begin: int, end: int, o: int, u: int, scores: Tensor) -> None:
-        """Scores (pairs, tuples, batch) of one operator and activation."""
-        batch = len(self.samples)
-        self.scores.reshape(batch, *self.score_shape)[:, begin:end, :, o, u] = scores.cpu().numpy().transpose(2, 0, 1)
-
     def _score(self, begin: int, affine: tuple[Tensor, Tensor] | None) -> None:
-        """Any scorer: every vector, once."""
+        """α of every vector that was born, once."""
+        batch, bases = len(self.samples), len(self.layout.bases)
+        born = self.vectors[:, :, begin : self.pairs]  # (operators, bases, pairs, tuples, batch, p)
+        target = self.scores.reshape(batch, *self.score_shape)[:, begin : self.pairs]
+        if self.compiled is not None:
+            scorer = self.compiled if affine is None else self.compiled.folded(*affine)
+            scores = scorer(born.flatten(0, 1).flatten(1, 3)).reshape(2, -1, bases, *born.shape[2:5])
+            base, flipped = map(list, zip(*self.layout.scored, strict=True))
+            chosen = scores[list(map(int, flipped)), :, base]  # (activations, operators, pairs, tuples, batch)
+            target[:] = chosen.transpose(4, 2, 3, 1, 0)
+            return
         for o in range(len(self.sets.operators)):
             for u, (base, flipped) in enumerate(self.layout.scored):
-                v = self.vectors[o, base, begin : self.pairs]
+                v = born[o, base]
                 v = 1 - v if flipped else v
                 v = v if affine is None else v * affine[0] + affine[1]
-                self._note(begin, self.pairs, o, u, self.scorer(v).reshape(v.shape[:-1]))
-
-    def _score_shorter(
-        self, scorer: TwoLayerScorer, at: int, right: Tensor, begin: int, affine: tuple[Tensor, Tensor] | None
-    ) -> None:
-        """(1) to (3) of scorer.py; a normalisation is folded into W and c."""
-        end = begin + at
-        if self.folded is None or affine is not None:  # once a search, or once a birth
-            self.folded = _folded(scorer, affine)
-        weight, less_bias, flipped_bias, plus, minus = self.folded
-        tuples, batch, size = right.shape
-        rows = at * tuples * batch
-        hidden, active = self.hidden[:, :rows]
-        for o, operator in enumerate(self.sets.operators):
-            for base in range(len(self.layout.bases)):
-                uses = [(u, flipped) for u, (b, flipped) in enumerate(self.layout.scored) if b == base]
-                if self.left_hidden is not None and operator == "add" and self.layout.bases[base] == "identity":
-                    new = (right + self.matrices.bias[:, None]) @ weight
-                    torch.add(self.left_hidden[:at], new, out=hidden.view(at, tuples, batch, -1))
-                else:
-                    torch.mm(self.vectors[o, base, begin:end].view(rows, size), weight, out=hidden)
-                for u, flipped in uses:
-                    if flipped:  # relu(s - a) = s - min(a, s), with s = W 1 + c
-                        scores = minus - torch.mv(torch.minimum(hidden, flipped_bias, out=active), scorer.weight_out)
-                    else:  # relu(a + c) = max(a, -c) + c
-                        scores = plus + torch.mv(torch.maximum(hidden, less_bias, out=active), scorer.weight_out)
-                    self._note(begin, end, o, u, scores.view(at, tuples, batch))
+                target[:, :, :, o, u] = self.scorer(v).reshape(v.shape[:-1]).cpu().numpy().transpose(2, 0, 1)
 
     def picked(self, places: np.ndarray, samples: np.ndarray | None = None) -> np.ndarray:
         """The vectors (any, p) of some candidates; without ``samples``, one of each sample."""
@@ -355,16 +324,6 @@ class _Candidates:
         return _first_best(whole, self.tolerance)[1]
 
 
-def _folded(scorer: TwoLayerScorer, affine: tuple[Tensor, Tensor] | None) -> tuple[Tensor, ...]:
-    """Wᵀ, -c, s = W 1 + c, w · c + d and w · s + d, with a normalisation folded into W and c."""
-    weight, bias = scorer.weight, scorer.bias
-    if affine is not None:
-        weight, bias = weight * affine[0], bias + weight @ affine[1]
-    flipped = weight.sum(dim=1) + bias
-    plus, minus = (it @ scorer.weight_out + scorer.bias_out for it in (bias, flipped))
-    return weight.mT, -bias, flipped, plus, minus
-
-
 def _first_best(scores: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """The highest score of every row, and the first place that has it up to rounding.
 
@@ -394,7 +353,7 @@ def search(
         leaves: (leaves, batch, p), at least two leaves: data, previous states, auxiliary vectors, in this order.
         matrices: the tuples.
         sets: operators, activations, rounds.
-        scorer: α, from (..., p) to (...). ``TwoLayerScorer`` has a shorter way.
+        scorer: α, from (..., p) to (...). ``TwoLayerScorer`` has a faster way on the CPU.
         norm: normalise candidates.
         runner_up: also find the second-best of each round.
 

@@ -1,0 +1,103 @@
+"""The compiled scores, held to the scorer as it is written."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.rrnn import RRNN, Matrices, Sets, TwoLayerScorer, search
+from holdfast.rrnn.compiled_scores import CompiledScores
+
+
+def check(found, expected, rtol):
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=rtol, atol=rtol)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    size=st.integers(1, 21),
+    hidden=st.integers(1, 40),
+    segments=st.integers(1, 4),
+    rows=st.integers(1, 75),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    seed=st.integers(0, 1000),
+)
+def test_they_are_those_of_the_scorer(size, hidden, segments, rows, dtype, seed):
+    """Every size of vectors, of panels that are not full, of chunks and tiles that are not; segments lie apart."""
+    torch.manual_seed(seed)
+    scorer = TwoLayerScorer(size, hidden).to(dtype)
+    with torch.no_grad():
+        v = torch.randn(segments, rows + 3, size, dtype=dtype)[:, :rows]
+        scale, shift = torch.rand(2, size, dtype=dtype) + 0.5
+        compiled = CompiledScores(*scorer.parts)
+        rtol = 1e-4 if dtype == torch.float32 else 1e-11
+        plain, flipped = compiled(v)
+        check(plain, scorer(v), rtol)
+        check(flipped, scorer(1 - v), rtol)
+        plain, flipped = compiled.folded(scale, shift)(v)
+        check(plain, scorer(v * scale + shift), rtol)
+        check(flipped, scorer((1 - v) * scale + shift), rtol)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_they_are_the_same_bits_on_any_number_of_threads(threads):
+    torch.manual_seed(0)
+    scorer, v = TwoLayerScorer(10, 24), torch.randn(3, 100, 10)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            results.append(CompiledScores(*(part.detach() for part in scorer.parts))(v))
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*results)
+
+
+def test_what_is_not_a_number_stays_so():
+    scorer, v = TwoLayerScorer(3, 8), torch.zeros(1, 5, 3)
+    v[0, 2, 1] = torch.nan
+    v[0, 3, 1] = torch.inf
+    found = CompiledScores(*(part.detach() for part in scorer.parts))(v)
+    with torch.no_grad():
+        expected = torch.stack((scorer(v), scorer(1 - v)))
+    assert np.isnan(found[:, 0, 2]).all()
+    assert np.isfinite(found[:, 0, [0, 1, 4]]).all()
+    assert np.array_equal(np.isnan(found[:, 0, 3]), expected[:, 0, 3].isnan().numpy())
+    with torch.no_grad():
+        scorer.bias[0] = torch.nan
+    assert np.isnan(CompiledScores(*(part.detach() for part in scorer.parts))(v)).all()
+
+
+def test_a_scorer_of_ones_own_and_the_compiled_one_find_the_same_trees():
+    """A module that is no TwoLayerScorer, of the same function, goes through PyTorch."""
+
+    class Own(torch.nn.Module):
+        def __init__(self, scorer):
+            super().__init__()
+            self.scorer = scorer
+
+        def forward(self, v):
+            return self.scorer(v)
+
+    torch.manual_seed(0)
+    sets, scorer = Sets(tuples=2, rounds=5), TwoLayerScorer(6, 16).double()
+    leaves = torch.randn(3, 7, 6, dtype=torch.float64)
+    weights = Matrices.identity(6, leaves)
+    matrices = Matrices(
+        *(torch.randn_like(part).repeat(2, *(1 for _ in part.shape[1:])) for part in weights_of(weights))
+    )
+    ours, plain = (search(leaves, matrices, sets, it) for it in (scorer, Own(scorer)))
+    assert torch.equal(ours.choices, plain.choices)
+    assert torch.equal(ours.runners, plain.runners)
+
+
+def weights_of(matrices):
+    return matrices.left, matrices.right, matrices.bias
+
+
+def test_half_precision_takes_the_plain_way():
+    assert not CompiledScores.takes(torch.zeros(2, 2, dtype=torch.bfloat16))
+    layer = RRNN(4, 4, tuples=2, rounds=2, scorer=8)
+    assert CompiledScores.takes(layer.l0.scorers[0].weight)
