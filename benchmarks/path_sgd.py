@@ -3,8 +3,8 @@
     python benchmarks/path_sgd.py            everything, some two minutes on two cores; the machine should be idle
     python benchmarks/path_sgd.py --quick    the steps alone
 
-A step is forward, backward and update on the fused scan. The optimisers take turns, so that whatever else the machine
-does meets all of them; ratios are medians over the turns.
+A step is forward, backward and update on the fused scan. The optimisers take turns in an order drawn anew, so that
+whatever else the machine does meets all of them; ratios are medians over the turns.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import datetime
 import math
 import os
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -64,12 +65,13 @@ def taking_turns(runs: list[Callable[[], None]], repeats: int, budget: float = 8
         run()
         run()
     times: list[list[float]] = [[] for _ in runs]
+    order = random.Random(0)
     end = time.perf_counter() + budget
     while len(times[0]) < repeats and (len(times[0]) < 5 or time.perf_counter() < end):
-        for run, own in zip(runs, times, strict=True):
+        for index in order.sample(range(len(runs)), len(runs)):  # what ran before leaves its mark on the caches
             start = time.perf_counter()
-            run()
-            own.append(time.perf_counter() - start)
+            runs[index]()
+            times[index].append(time.perf_counter() - start)
     return times
 
 

@@ -5,9 +5,9 @@
     P_k  = P_{k-1} ∪ {c_k*},   h_t = c_N̄*                         (3)
 
 What makes it fast. A candidate's vector and score do not change after it is born, so a round makes only the pairs of
-the newest node, which is the right child of all of them; L_r c and R_r c are computed once a node; scores of a whole
-birth are one compiled loop (compiled_scores.py); nothing here is recorded for the gradient: grow.py evaluates the
-chosen and the runners-up again, with it.
+the newest node, which is the right child of all of them; L_r c and R_r c are computed once a node; vectors and scores
+are made by compiled loops (compiled_values.py, compiled_scores.py); nothing here is recorded for the gradient: grow.py
+evaluates the chosen and the runners-up again, with it.
 
 Note [Ties and duplicates]. Candidates have an order: by right child, left child, tuple, operator, activation. Of equal
 scores the first candidate wins; scores are equal if they differ by at most eps^(2/3) · max(1, |score|): one vector that
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.rrnn.compiled_scores import CompiledScores
+from holdfast.rrnn.compiled_values import compiled_values, takes
 from holdfast.rrnn.grow import Found
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.scorer import TwoLayerScorer
@@ -131,6 +132,10 @@ class _Candidates:
         self.pairs = 0  # born so far
         # x ↦ (L_1 x .. L_n x, R_1 x .. R_n x) as one product
         self.project = torch.cat((matrices.flat_left, matrices.flat_right), dim=1)
+        flat = tuples * batch * size
+        self.wide_bias: Tensor | None = None  # b_r for every sample, where vectors are made by the compiled loop
+        if takes(leaves, sets.operators, self.layout.bases, flat):
+            self.wide_bias = matrices.bias[:, None].expand(-1, batch, -1).flatten()
         self.compiled = None
         if isinstance(scorer, TwoLayerScorer) and CompiledScores.takes(scorer.weight):
             self.compiled = CompiledScores(*(weight.detach() for weight in scorer.parts))
@@ -162,6 +167,10 @@ class _Candidates:
         """u(o(L_r c_i, R_r c_j) + b_r) for all older i, every o and every base u, where they are kept."""
         bases, bias, left = self.layout.bases, self.matrices.bias[:, None], self.left[:at]
         out = self.vectors[:, :, begin : begin + at]
+        if self.wide_bias is not None:
+            flat = (left.flatten(1), right.flatten(), self.wide_bias, out.flatten(3))
+            compiled_values(*flat, self.sets.operators, bases)
+            return
         z = out[:, bases.index("identity")] if "identity" in bases else torch.empty_like(out[:, 0])
         for o, operator in enumerate(self.sets.operators):
             if operator == "add":
@@ -289,7 +298,8 @@ class _Candidates:
             return
         value = scores[which, place[which], None]
         scores_of = scores[which] if len(which) < len(self.samples) else scores
-        some, places = np.nonzero(np.abs(scores_of - value) <= self.tolerance * np.maximum(np.abs(value), 1))
+        near = scores_of >= value - self.tolerance * np.maximum(np.abs(value), 1)  # above it there is nothing
+        some, places = np.divmod(np.flatnonzero(near), near.shape[1])
         samples = which[some]
         more = places != place[samples]
         samples, places = samples[more], places[more]

@@ -1,0 +1,102 @@
+"""Candidates' vectors in one compiled loop.
+
+    z = o(l, r) + b,   v = u(z)      (1) for every operator o and activation u, entry by entry
+
+Entries of all tuples and samples lie side by side, so a node's candidates with one older node are one flat loop, and
+each z is made once for all activations. The code comes from the fused scan's compiler and runs on its threads.
+Source of (1): S1, Algorithm 1, line 11; search.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.engine.fused.elementary import sigmoid, tanh
+from holdfast.engine.fused.vec import Vec, fma, select
+from holdfast.rrnn.compiled import LANES, Compiled, Kernel
+
+__all__ = ["compiled_values", "takes"]
+
+PARTS = 4  # of one older node
+OPERATORS = {
+    "add": lambda l, r, b: l + (r + b),
+    "mul": lambda l, r, b: fma(l, r, b),
+}
+ACTIVATIONS = {
+    "identity": lambda z: z,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "relu": lambda z: select(z < 0.0, 0.0, z),  # NaN stays NaN
+}
+
+
+def takes(like: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:
+    """Whether there is such a loop: known operators and activations, on the CPU, for ``count`` numbers of ``like``."""
+    known = OPERATORS.keys() >= set(operators) and ACTIVATIONS.keys() >= set(activations)
+    return known and like.device.type == "cpu" and like.dtype in LANES and count >= LANES[like.dtype]
+
+
+def compiled_values(
+    left: Tensor, right: Tensor, bias: Tensor, out: Tensor, operators: tuple[str, ...], activations: tuple[str, ...]
+) -> None:
+    """(1) into ``out``, (operators, activations, nodes, n), any stride between its first two dimensions.
+
+    Args:
+        left: (nodes, n), L_r c of the older nodes; right: (n), R_r c of the newest; bias: (n).
+
+    Example:
+        >>> left, right, bias = torch.randn(3, 10), torch.randn(10), torch.randn(10)
+        >>> out = torch.empty(2, 1, 3, 10)
+        >>> compiled_values(left, right, bias, out, ("add", "mul"), ("tanh",))
+        >>> torch.allclose(out[1, 0], torch.tanh(left * right + bias), atol=1e-6)
+        True
+    """
+    kernel = _compiled(left.dtype, operators, activations)
+    pointers = (left.data_ptr(), right.data_ptr(), bias.data_ptr(), out.data_ptr())
+    kernel(*pointers, left.shape[0], left.shape[1], out.stride(0), out.stride(1), parts=PARTS * left.shape[0])
+
+
+@functools.cache
+def _compiled(dtype: torch.dtype, operators: tuple[str, ...], activations: tuple[str, ...]) -> Compiled:
+    return Compiled(_Values(dtype, operators, activations))
+
+
+class _Values(Kernel):
+    """A part is a quarter of what one older node gives."""
+
+    def __init__(self, dtype: torch.dtype, operators: tuple[str, ...], activations: tuple[str, ...]):
+        super().__init__(dtype, ("left", "right", "bias", "out"), ("nodes", "n", "by_operator", "by_activation"))
+        self.operators, self.activations = operators, activations
+
+    def parts(self) -> Any:
+        return self.builder.mul(self.given["nodes"], self.const(PARTS))
+
+    def part(self, at: Any) -> None:
+        b, given = self.builder, self.given
+        node, quarter = b.udiv(at, self.const(PARTS)), b.urem(at, self.const(PARTS))
+        whole = self.const(PARTS * self.lanes)
+        share = b.mul(b.udiv(b.add(given["n"], b.sub(whole, self.const(1))), whole), self.const(self.lanes))
+        begin = b.mul(quarter, share)
+        end, last = self.least(b.add(begin, share), given["n"]), b.sub(given["n"], self.const(self.lanes))
+        start = b.mul(node, given["n"])
+
+        def vector(e: Any, _: list[Any]) -> None:
+            e = self.least(e, last)  # the last one overlaps the one before it
+            l, r, bias = (
+                self.load(given["left"], b.add(start, e)),
+                self.load(given["right"], e),
+                self.load(given["bias"], e),
+            )
+            for o, operator in enumerate(self.operators):
+                z: Vec = OPERATORS[operator](l, r, bias)
+                for a, activation in enumerate(self.activations):
+                    apart = b.add(
+                        b.mul(given["by_operator"], self.const(o)), b.mul(given["by_activation"], self.const(a))
+                    )
+                    self.store(ACTIVATIONS[activation](z), given["out"], b.add(apart, b.add(start, e)))
+
+        self.count(begin, end, self.const(self.lanes), vector)
