@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.fused.elementary import sigmoid, tanh
+from holdfast.engine.fused.loops import LANES, Compiled, Kernel
 from holdfast.engine.fused.vec import Vec, fma, select
-from holdfast.rrnn.compiled import LANES, Compiled, Kernel
 
 __all__ = ["compiled_values", "takes"]
 

@@ -25,13 +25,12 @@ import dataclasses
 import functools
 import math
 import threading
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.rrnn.compiled_scores import CompiledScores
-from holdfast.rrnn.compiled_values import compiled_values, takes
 from holdfast.rrnn.grow import Found
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.scorer import TwoLayerScorer
@@ -87,6 +86,16 @@ def _layout(sets: Sets, leaves: int, device: torch.device) -> _Layout:
     return _Layout(table.to(device), table[:, 1].numpy(), row.numpy(), flipped.numpy(), bases, scored)
 
 
+@functools.cache
+def _loops() -> tuple[Any, Any] | None:
+    """The modules of the compiled loops; None where their compiler is not installed."""
+    try:
+        from holdfast.rrnn import compiled_scores, compiled_values
+    except ImportError:
+        return None
+    return compiled_values, compiled_scores
+
+
 _HELD = threading.local()
 
 
@@ -134,11 +143,13 @@ class _Candidates:
         self.project = torch.cat((matrices.flat_left, matrices.flat_right), dim=1)
         flat = tuples * batch * size
         self.wide_bias: Tensor | None = None  # b_r for every sample, where vectors are made by the compiled loop
-        if takes(leaves, sets.operators, self.layout.bases, flat):
-            self.wide_bias = matrices.bias[:, None].expand(-1, batch, -1).flatten()
-        self.compiled = None
-        if isinstance(scorer, TwoLayerScorer) and CompiledScores.takes(scorer.weight):
-            self.compiled = CompiledScores(*(weight.detach() for weight in scorer.parts))
+        self.compiled, self.loops = None, _loops()
+        if self.loops:
+            values, scores = self.loops
+            if values.takes(leaves, sets.operators, self.layout.bases, flat):
+                self.wide_bias = matrices.bias[:, None].expand(-1, batch, -1).flatten()
+            if isinstance(scorer, TwoLayerScorer) and scores.CompiledScores.takes(scorer.weight):
+                self.compiled = scores.CompiledScores(*(weight.detach() for weight in scorer.parts))
         rights = [self._project(leaf, at) for at, leaf in enumerate(leaves)]
         self._birth([(at, rights[at]) for at in range(1, count)], 0)  # the pairs of leaves are one birth
 
@@ -167,9 +178,9 @@ class _Candidates:
         """u(o(L_r c_i, R_r c_j) + b_r) for all older i, every o and every base u, where they are kept."""
         bases, bias, left = self.layout.bases, self.matrices.bias[:, None], self.left[:at]
         out = self.vectors[:, :, begin : begin + at]
-        if self.wide_bias is not None:
+        if self.loops and self.wide_bias is not None:
             flat = (left.flatten(1), right.flatten(), self.wide_bias, out.flatten(3))
-            compiled_values(*flat, self.sets.operators, bases)
+            self.loops[0].compiled_values(*flat, self.sets.operators, bases)
             return
         z = out[:, bases.index("identity")] if "identity" in bases else torch.empty_like(out[:, 0])
         for o, operator in enumerate(self.sets.operators):

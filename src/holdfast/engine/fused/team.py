@@ -11,6 +11,7 @@ import ctypes
 import functools
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-__all__ = ["add_share", "run_blocks", "worker_count"]
+__all__ = ["add_share", "count", "run_blocks", "worker_count"]
 
 I64, POINTER = ir.IntType(64), ir.PointerType()
 _lock = threading.Lock()
@@ -51,26 +52,43 @@ def add_share(module: ir.Module, kernel: ir.Function) -> None:
     blocks, workers = entry(0), entry(1)
     own, team = ask(entry(2)), ask(entry(3))
 
-    def count_up(start: Any, stop: Any, step: Any, body: Any) -> None:
-        before, test = builder.block, function.append_basic_block()
-        inside, after = function.append_basic_block(), function.append_basic_block()
-        builder.branch(test)
-        builder.position_at_end(test)
-        i = builder.phi(I64)
-        i.add_incoming(start, before)
-        builder.cbranch(builder.icmp_signed("<", i, stop), inside, after)
-        builder.position_at_end(inside)
-        body(i)
-        i.add_incoming(builder.add(i, step), builder.block)
-        builder.branch(test)
-        builder.position_at_end(after)
-
-    def one_block(block: Any) -> None:
+    def one_block(block: Any, _: list[Any]) -> None:
         arguments = entry(builder.add(block, ir.Constant(I64, 4)))
         builder.call(kernel, [builder.inttoptr(arguments, POINTER)])
 
-    count_up(own, workers, team, lambda worker: count_up(worker, blocks, workers, one_block))
+    count(builder, own, workers, team, lambda worker, _: count(builder, worker, blocks, workers, one_block))
     builder.ret_void()
+
+
+def count(
+    builder: ir.IRBuilder,
+    start: Any,
+    stop: Any,
+    step: Any,
+    body: Callable[[Any, list[Any]], Any],
+    carried: list[Any] | None = None,
+) -> list[Any]:
+    """Write ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what is carried on, if anything is.
+
+    Returns what was carried last.
+    """
+    before, test = builder.block, builder.append_basic_block()
+    inside, after = builder.append_basic_block(), builder.append_basic_block()
+    builder.branch(test)
+    builder.position_at_end(test)
+    i, held = builder.phi(I64), [builder.phi(value.type) for value in carried or ()]
+    i.add_incoming(start, before)
+    for phi, value in zip(held, carried or (), strict=True):
+        phi.add_incoming(value, before)
+    builder.cbranch(builder.icmp_signed("<", i, stop), inside, after)
+    builder.position_at_end(inside)
+    results = body(i, list(held))
+    i.add_incoming(builder.add(i, step), builder.block)
+    for phi, value in zip(held, results if held else (), strict=True):
+        phi.add_incoming(value, builder.block)
+    builder.branch(test)
+    builder.position_at_end(after)
+    return held
 
 
 def run_blocks(run: Any, share: int, arguments: list[np.ndarray], workers: int) -> None:

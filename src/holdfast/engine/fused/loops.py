@@ -1,4 +1,4 @@
-"""Loops over vectors, written by hand in the compiler of the fused scan: what ``compiled_*.py`` share.
+"""Loops over vectors, written by hand for the scan's compiler: what ``compiled_*.py`` elsewhere share.
 
     run(arguments)     a kernel: addresses first, then numbers, and last which worker of how many is to work
     Compiled(...)      the kernel as machine code, run by all workers
@@ -18,7 +18,7 @@ import torch
 from llvmlite import ir
 
 from holdfast.engine.fused.cache import library
-from holdfast.engine.fused.team import add_share, run_blocks, worker_count
+from holdfast.engine.fused.team import add_share, count, run_blocks, worker_count
 from holdfast.engine.fused.vec import Vec, vector_type
 
 __all__ = ["LANES", "Compiled", "Kernel"]
@@ -36,7 +36,10 @@ class Compiled:
         self._share = self._library.address("share")
 
     def __call__(self, *arguments: int, parts: int) -> None:
-        workers = worker_count(parts)
+        workers = worker_count(parts) if parts > 1 else 1
+        if workers == 1:
+            self._run((ctypes.c_int64 * (len(arguments) + 2))(*arguments, 0, 1))
+            return
         packed = [np.array((*arguments, worker, workers), dtype=np.int64) for worker in range(workers)]
         run_blocks(self._run, self._share, packed, workers)
 
@@ -110,29 +113,6 @@ class Kernel(abc.ABC):
         return parts[0]
 
     def count(
-        self,
-        start: Any,
-        stop: Any,
-        step: Any,
-        body: Callable[[Any, list[Any]], list[Any] | None],
-        carried: list[Any] | None = None,
+        self, start: Any, stop: Any, step: Any, body: Callable[[Any, list[Any]], Any], carried: list[Any] | None = None
     ) -> list[Any]:
-        """``for i in range(start, stop, step)``, with values carried from turn to turn; returns the last ones."""
-        b, carried = self.builder, carried or []
-        before, test = b.block, self.function.append_basic_block()
-        inside, after = self.function.append_basic_block(), self.function.append_basic_block()
-        b.branch(test)
-        b.position_at_end(test)
-        i, held = b.phi(I64), [b.phi(value.type) for value in carried]
-        i.add_incoming(start, before)
-        for phi, value in zip(held, carried, strict=True):
-            phi.add_incoming(value, before)
-        b.cbranch(b.icmp_signed("<", i, stop), inside, after)
-        b.position_at_end(inside)
-        results = body(i, list(held)) or []
-        i.add_incoming(b.add(i, step), b.block)
-        for phi, value in zip(held, results, strict=True):
-            phi.add_incoming(value, b.block)
-        b.branch(test)
-        b.position_at_end(after)
-        return held
+        return count(self.builder, start, stop, step, body, carried)
