@@ -381,3 +381,23 @@ def test_a_network_of_its_own_class_is_described():
     optimiser = PathSGD(model.parameters(), network, lr=0.1, steps=STEPS)
     backward(model, torch.randn(STEPS, 3, 2))
     optimiser.step()
+
+
+def test_at_the_identity_start_a_unit_that_is_hardly_read_gets_the_longest_step():
+    """Equation (i) of docs/theory/s2-path-norm.md: row i of the step of U is one vector divided by V_i."""
+    torch.manual_seed(0)
+    model, T = random_model(2, 6, 1), 9
+    cell = model.rnn.cells[0]
+    with torch.no_grad():
+        cell.weight_hh.copy_(torch.eye(6))
+        cell.weight_ih.abs_()
+        cell.bias.abs_()
+        model.readout.weight.mul_(torch.logspace(-3, 0, 6))[1:] = 0  # one output
+    before, read = cell.weight_hh.detach().clone(), model.readout.weight.detach()[0].clone()
+    optimiser = PathSGD(model.parameters(), model, lr=1e-3, steps=T)
+    model(torch.rand(T, 4, 2)).sum().backward()
+    optimiser.step()
+    step = before - cell.weight_hh.detach()
+    scaled = step * read[:, None]
+    torch.testing.assert_close(scaled, scaled[:1].expand_as(scaled), rtol=1e-6, atol=0)
+    assert step[0].abs().max() > 100 * step[-1].abs().max()
