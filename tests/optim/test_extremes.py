@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, ShapeError
 from holdfast.optim import compiled_flow, kappa, kappa_first, kappa_second, path_norm_sq
 from holdfast.optim.flow import doublings, driven_flow, growth_rate, krylov_rows, powers_of, steady_flow
 
@@ -208,6 +208,17 @@ def test_the_compiled_loop_takes_every_size_and_layout(size, dtype):
             torch.testing.assert_close(compiled_flow.compiled_flow(matrix, start, drive, 9), torch.stack(expected))
     assert torch.equal(drives, kept)
     assert compiled_flow.compiled_flow(M, start, start, 1).tolist() == [start.tolist()]
+
+
+def test_the_compiled_loop_reads_nothing_that_is_not_there():
+    M, start = torch.rand(5, 5), torch.rand(5)
+    for drive in (torch.rand(1), torch.rand(8, 5), torch.rand(5, dtype=torch.float32)):
+        with pytest.raises(ShapeError, match=r"a drive \(5,\) or \(9, 5\)"):
+            compiled_flow.compiled_flow(M, start, drive, 9)
+    with pytest.raises(ShapeError):
+        compiled_flow.compiled_flow(M, start[:1], start, 9)
+    with pytest.raises(ShapeError):
+        compiled_flow.compiled_flow(M[:, :3], start, start, 9)
 
 
 def test_kappa_is_the_same_with_and_without_the_compiled_loop(monkeypatch):

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rrnn import RRNN, Matrices, Sets, TwoLayerScorer, search
+from holdfast.rrnn import Matrices, Sets, TwoLayerScorer, search
 from holdfast.rrnn.compiled_scores import CompiledScores
 
 
@@ -97,7 +97,19 @@ def weights_of(matrices):
     return matrices.left, matrices.right, matrices.bias
 
 
-def test_half_precision_takes_the_plain_way():
-    assert not CompiledScores.takes(torch.zeros(2, 2, dtype=torch.bfloat16))
-    layer = RRNN(4, 4, tuples=2, rounds=2, scorer=8)
-    assert CompiledScores.takes(layer.l0.scorers[0].weight)
+def test_what_does_not_fit_is_left_to_pytorch():
+    """Another length, another precision: an error of PyTorch's, and no memory is read that is not there."""
+    weight, leaves = TwoLayerScorer(5, 8).weight, torch.randn(3, 2, 5)
+    assert CompiledScores.takes(weight, leaves)
+    assert not CompiledScores.takes(weight, leaves.float())
+    assert not CompiledScores.takes(weight, leaves[..., :4])
+    half = torch.empty(8, 5, dtype=torch.bfloat16)
+    assert not CompiledScores.takes(half, half)
+    sets, weights = Sets(tuples=1, rounds=2), Matrices.identity(5, leaves)
+    with pytest.raises(RuntimeError, match="shapes"):
+        search(leaves, weights, sets, TwoLayerScorer(4, 8))
+    with pytest.raises(RuntimeError, match="dtype"):
+        search(leaves, weights, sets, TwoLayerScorer(5, 8).float())
+    short = Matrices(weights.left, weights.right, weights.bias[:, :3])
+    with pytest.raises(RuntimeError, match="size"):
+        search(leaves, short, sets, TwoLayerScorer(5, 8))

@@ -42,7 +42,7 @@ def test_what_is_not_a_number_stays_so():
     ("operators", "count", "known"), [(("add",), 8, True), (("add", "max"), 8, False), (("mul",), 7, False)]
 )
 def test_what_it_takes(operators, count, known):
-    assert takes(torch.empty(0, dtype=torch.float32), operators, BASES, count) == known
+    assert takes(torch.empty(count, dtype=torch.float32), operators, BASES, count) == known
 
 
 def test_other_operators_are_searched_in_pytorch():

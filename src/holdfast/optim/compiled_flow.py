@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.errors import ShapeError
+
 __all__ = ["compiled_flow", "fits"]
 
 LARGEST = 256  # units: 256² doubles are 512 KB, a common size of second-level caches
@@ -43,6 +45,13 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
         [1.0, 3.0, 7.0, 15.0]
     """
     size = matrix.shape[0]
+    fits_drive = drive.shape in ((size,), (rows, size)) and drive.dtype == matrix.dtype
+    if matrix.shape != (size, size) or start.shape != (size,) or not fits_drive:
+        raise ShapeError(
+            f"compiled_flow expects a matrix ({size}, {size}), a start ({size},) and a drive ({size},) or "
+            f"({rows}, {size}), of one dtype, got {tuple(matrix.shape)}, {tuple(start.shape)} and {tuple(drive.shape)} "
+            f"of {matrix.dtype} and {drive.dtype}."
+        )
     fill = -size % LANES
     if fill:
         matrix = torch.nn.functional.pad(matrix, (0, fill, 0, fill))

@@ -51,7 +51,7 @@ class CompiledScores:
         self.fill = -hidden % self.columns
         # (blocks, p, columns): the units of a block side by side
         wide = torch.nn.functional.pad(weight, (0, 0, 0, self.fill)) if self.fill else weight
-        self.panels = wide.view(-1, self.columns, size).mT.contiguous()
+        self.panels = wide.reshape(-1, self.columns, size).mT.contiguous()
         self._edges()
 
     def _edges(self) -> None:
@@ -62,9 +62,13 @@ class CompiledScores:
             self.edges = torch.nn.functional.pad(self.edges, (0, self.fill))
 
     @staticmethod
-    def takes(weight: Tensor) -> bool:
-        """Whether there is such a loop: on the CPU, in float32 and float64."""
-        return weight.device.type == "cpu" and weight.dtype in LANES
+    def takes(weight: Tensor, like: Tensor) -> bool:
+        """Whether there is such a loop for this W and vectors like these: on the CPU, in float32 and float64.
+
+        PyTorch is left to complain of vectors that do not fit.
+        """
+        fits = weight.shape[1] == like.shape[-1] and weight.dtype == like.dtype and weight.device == like.device
+        return fits and weight.device.type == "cpu" and weight.dtype in LANES
 
     def folded(self, scale: Tensor, shift: Tensor) -> CompiledScores:
         """The scores of scale ⊙ v + shift, and of that of 1 - v, as a function of v."""

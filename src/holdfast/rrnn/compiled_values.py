@@ -34,10 +34,14 @@ ACTIVATIONS = {
 }
 
 
-def takes(like: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:
-    """Whether there is such a loop: known operators and activations, on the CPU, for ``count`` numbers of ``like``."""
+def takes(bias: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:
+    """Whether there is such a loop: known operators and activations, on the CPU, ``count`` numbers, as many as biases.
+
+    PyTorch is left to complain of biases that do not fit.
+    """
     known = OPERATORS.keys() >= set(operators) and ACTIVATIONS.keys() >= set(activations)
-    return known and like.device.type == "cpu" and like.dtype in LANES and count >= LANES[like.dtype]
+    plain = bias.device.type == "cpu" and bias.dtype in LANES
+    return known and plain and bias.numel() == count >= LANES[bias.dtype]
 
 
 def compiled_values(

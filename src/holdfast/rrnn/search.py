@@ -146,9 +146,10 @@ class _Candidates:
         self.compiled, self.loops = None, _loops()
         if self.loops:
             values, scores = self.loops
-            if values.takes(leaves, sets.operators, self.layout.bases, flat):
-                self.wide_bias = matrices.bias[:, None].expand(-1, batch, -1).flatten()
-            if isinstance(scorer, TwoLayerScorer) and scores.CompiledScores.takes(scorer.weight):
+            bias = matrices.bias[:, None].expand(-1, batch, -1)
+            if bias.dtype == leaves.dtype and values.takes(bias, sets.operators, self.layout.bases, flat):
+                self.wide_bias = bias.flatten()
+            if isinstance(scorer, TwoLayerScorer) and scores.CompiledScores.takes(scorer.weight, leaves):
                 self.compiled = scores.CompiledScores(*(weight.detach() for weight in scorer.parts))
         rights = [self._project(leaf, at) for at, leaf in enumerate(leaves)]
         self._birth([(at, rights[at]) for at in range(1, count)], 0)  # the pairs of leaves are one birth
