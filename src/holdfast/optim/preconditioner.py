@@ -113,9 +113,8 @@ class PathPreconditioner:
         if self.second:
             found = kappa(self.network, self.steps, self.outputs, form=self.form)
         else:
-            exact = any(parameter.dtype == torch.float64 for parameter in self.parameters)
-            dtype = torch.float64 if exact else torch.float32
-            found = kappa_first(self.network, self.steps, self.outputs, dtype=dtype)
+            # float32 where the weights are, and κ fits in it
+            found = kappa_first(self.network, self.steps, self.outputs, dtype=torch.float32)
         # One number stands for all that share it, and half-precision weights get a float32: 1/κ passes 65504 easily.
         self._inverse = {
             parameter: compact(value).clamp(min=self.floor).reciprocal_().to(_at_least_float32(parameter.dtype))
