@@ -1,5 +1,5 @@
 """The one way through time: ``scan``. Without ``engine/fused/`` everything still runs, slower."""
 
-from holdfast.engine.scan import fused_source, scan
+from holdfast.engine.scan import fused_source, in_weights_type, scan
 
-__all__ = ["fused_source", "scan"]
+__all__ = ["fused_source", "in_weights_type", "scan"]

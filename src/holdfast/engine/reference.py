@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
+from holdfast.errors import ShapeError
 from holdfast.types import Sequence, State
 
 __all__ = ["plain_loop", "scan_reference"]
@@ -17,6 +18,7 @@ def scan_reference(
     cell: Cell,
     xs: Sequence,
     state: State,
+    weights: tuple[Tensor, ...] | None = None,
     *,
     lengths: Tensor | None = None,
     reverse: bool = False,
@@ -25,11 +27,19 @@ def scan_reference(
     """Every output, (time, batch, hidden), of ``cell`` driven by ``xs``, (time, batch, input), and the last state.
 
     A sample of length n is driven by its first n inputs: at later steps its state stands still and its output is zero.
+    ``weights``: what ``cell.weights()`` returned, if it was called already.
     """
-    weights = cell.weights()  # a constrained weight is built once, not once a step
+    given = tuple(cell.weights()) if weights is None else weights  # a constrained weight is built once, not once a step
 
     def step(drive: Tensor, state: State) -> State:
-        return cell.step(drive, state, weights)
+        new = cell.step(drive, state, given)
+        if not isinstance(new, tuple | list) or len(new) != len(state):
+            came = f"{len(new)} entries" if isinstance(new, tuple | list) else f"a {type(new).__name__}"
+            raise ShapeError(
+                f"{type(cell).__name__}.step must return a tuple of {len(state)} new states, one for each entry of "
+                f"state_sizes, got {came}; for a single state return (h,)."
+            )
+        return tuple(new)
 
     return plain_loop(step, cell.drive(xs), state, lengths=lengths, reverse=reverse, need_output=need_output)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import warnings
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from holdfast.cells import Cell
@@ -18,7 +20,7 @@ from holdfast.engine.reference import scan_reference
 from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
 from holdfast.types import Sequence, State
 
-__all__ = ["fused_source", "scan"]
+__all__ = ["fused_source", "in_weights_type", "scan"]
 
 BACKENDS = ("auto", "reference", "fused")
 _warned: set[tuple[type, str]] = set()
@@ -63,23 +65,34 @@ def scan(
     who = f"scan of {type(cell).__name__}"
     if backend not in BACKENDS:
         raise SettingError(f"scan knows the backends {', '.join(BACKENDS)}; got {backend!r}.")
+    xs = in_weights_type(cell, xs)
     cell.check_input(xs, ("time", "batch", "input_size"), who)
     if len(xs) == 0 or xs.shape[1] == 0:
         raise ShapeError(f"{who} expects at least one step and one sample, got xs of shape {tuple(xs.shape)}.")
     if state is None:
         state = cell.initial_state(xs.shape[1])
-    state = (state,) if isinstance(state, Tensor) else state
-    cell.check_state(state, xs.shape[1], who)
-    state = tuple(state)
+    given = in_weights_type(cell, (state,) if isinstance(state, Tensor) else state)
+    cell.check_state(given, xs.shape[1], who)
+    state = tuple(given)
     if lengths is not None:
         lengths = _checked_lengths(lengths, xs, who)
     has_autocast = torch.amp.is_autocast_available(xs.device.type)  # the meta device has none
     with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
+        weights = tuple(cell.weights())  # a constrained weight is built once, not once a step
         if backend == "fused" or (backend == "auto" and not torch.compiler.is_exporting()):
-            done = _fused(cell, xs, state, lengths, reverse, need_output, must=backend == "fused")
+            done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
             if done is not None:
                 return done
-        return scan_reference(cell, xs, state, lengths=lengths, reverse=reverse, need_output=need_output)
+        return scan_reference(cell, xs, state, weights, lengths=lengths, reverse=reverse, need_output=need_output)
+
+
+def in_weights_type(cell: Cell, given: Any) -> Any:
+    """Under autocast a floating tensor, or a tuple of them, as a scan of ``cell`` takes it; elsewhere as it is."""
+    if isinstance(given, tuple | list):
+        return type(given)(in_weights_type(cell, entry) for entry in given)
+    if isinstance(given, Tensor) and given.is_floating_point() and torch.is_autocast_enabled(given.device.type):
+        return given.to(cell.example_weight().dtype)
+    return given
 
 
 def fused_source(cell: Cell) -> str:
@@ -125,7 +138,15 @@ _fused._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
 def _fused_or_none(
-    cell: Cell, xs: Tensor, state: State, lengths: Tensor | None, reverse: bool, need_output: bool, *, must: bool
+    cell: Cell,
+    xs: Tensor,
+    state: State,
+    weights: tuple[Tensor, ...],
+    lengths: Tensor | None,
+    reverse: bool,
+    need_output: bool,
+    *,
+    must: bool,
 ) -> tuple[Tensor | None, State] | None:
     """The fused scan; None if the call belongs to ``reference``, or (after a warning) if the cell cannot be fused."""
     name, reason, expected = type(cell).__name__, _obstacle(xs, state), True
@@ -140,22 +161,37 @@ def _fused_or_none(
             reason = f"{error.name} is not installed"
         else:
             try:
-                return fused.scan_fused(cell, xs, state, lengths=lengths, reverse=reverse, need_output=need_output)
+                return fused.scan_fused(
+                    cell,
+                    xs,
+                    state,
+                    weights,
+                    lengths=lengths,
+                    reverse=reverse,
+                    need_output=need_output,
+                    refused=None if must else functools.partial(_warn, type(cell), "The gradient of a "),
+                )
             except fused.Unsupported as error:
                 reason = str(error)
     if must:
         raise FusedError(
             f'scan of {name} cannot run on the fused backend: {reason}. Use backend="reference" or "auto".'
         )
-    if not expected and (type(cell), reason) not in _warned:
-        _warned.add((type(cell), reason))
-        warnings.warn(
-            f"scan of {name} runs on the slower reference backend: {reason}. The result is the same; "
-            'backend="reference" says that this is meant.',
-            FusedFallbackWarning,
-            stacklevel=4,
-        )
+    if not expected:
+        _warn(type(cell), "", reason)
     return None
+
+
+def _warn(kind: type, what: str, reason: str) -> None:
+    """Say once why a cell runs on the plain loop."""
+    if (kind, reason) not in _warned:
+        _warned.add((kind, reason))
+        warnings.warn(
+            f"{what}scan of {kind.__name__} runs on the slower reference backend: {reason}. "
+            'The result is the same; pass backend="reference" to silence this warning.',
+            FusedFallbackWarning,
+            stacklevel=5,
+        )
 
 
 def _obstacle(xs: Tensor, state: State) -> str | None:
@@ -166,8 +202,10 @@ def _obstacle(xs: Tensor, state: State) -> str | None:
         return "torch.export needs operators that PyTorch knows"
     if peek_interpreter_stack() is not None:
         return "torch.func transforms go through the plain loop"
-    if _get_current_dispatch_mode() is not None:
+    if _get_current_dispatch_mode() is not None or torch._C._is_tracing():
         return "a tracer is at work"
+    if forward_ad._current_level >= 0:
+        return "forward-mode derivatives go through the plain loop"
     if any(type(t) not in (Tensor, torch.nn.Parameter) for t in (xs, *state)):
         return f"xs is a {type(xs).__name__}"
     return None

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from holdfast.cells import Cell
 from holdfast.cells._base import check_state_dict, positive_size
-from holdfast.engine import scan
+from holdfast.engine import in_weights_type, scan
 from holdfast.engine.scan import BACKENDS
 from holdfast.errors import DTypeError, SettingError, ShapeError
 from holdfast.layers.initial_state import InitialState, Random
@@ -119,8 +119,11 @@ class Recurrent(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, h_0: Tensor | State | None = None, *, need_output: bool = True
     ) -> tuple[Any, Any]:
+        h_0 = in_weights_type(self.cells[0], h_0)
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, h_0, need_output)
+            data = in_weights_type(self.cells[0], input.data)
+            return self._forward_packed(input._replace(data=data), h_0, need_output)
+        input = in_weights_type(self.cells[0], input)
         batched = self._checked_batched(input)
         xs = input if batched else input.unsqueeze(1)  # (time, 1, input)
         if batched and self.batch_first:

@@ -55,7 +55,7 @@ def loop(function, dtype, lanes, inputs):
     result = function(*(Vec(builder, builder.load(at(x), typ=vector, align=4)) for x in xs))
     builder.store(result.value, at(y), align=4)
     following = builder.add(i, ir.Constant(i64, lanes))
-    i.add_incoming(following, body)
+    i.add_incoming(following, builder.block)  # a function may branch
     builder.cbranch(builder.icmp_signed("<", following, n), body, end)
     ir.IRBuilder(end).ret_void()
     return str(module)

@@ -5,15 +5,16 @@ import ctypes
 import pytest
 import torch
 from llvmlite import ir
+from torch.nn import functional as F
 
 import holdfast as hf
 from holdfast.engine.fused import buffers, cache, native
 from holdfast.engine.fused.emit import Shape, emit_backward, emit_forward, outer_size, summed_after
-from holdfast.engine.fused.graph import Unsupported, record
+from holdfast.engine.fused.graph import Recorder, Unsupported
 from holdfast.engine.fused.lower import lower
-from holdfast.engine.fused.program import Input, Outer, Product, Rotate, RotateBack
+from holdfast.engine.fused.program import Input, Outer, Product, Rotate, RotateBack, in_order
 from holdfast.engine.fused.schedule import Loop, render, schedule
-from holdfast.engine.fused.trace import BATCH, trace_step
+from holdfast.engine.fused.trace import Batch, differs, record_step, trace_step
 from holdfast.engine.fused.vec import Vec, fma, select, vector_type
 
 
@@ -26,61 +27,89 @@ def traced(cell, fold=True, gradient=True):
 # -- graph -----------------------------------------------------------------------------------------------------------
 
 
+def record(function, inputs, own=()):
+    with Recorder(inputs, own) as recorder:
+        result = function(*inputs)
+    recorder.graph.outputs = [recorder.node(result)]
+    return recorder.graph
+
+
 def test_a_recorded_graph_computes_the_function_on_other_inputs():
-    weight = torch.randn(3, 3)
-    graph = record(lambda x: [torch.tanh(x @ weight).chunk(3, dim=1)[1] + 1], [torch.randn(2, 3)], [weight])
-    assert [node.name for node in graph.nodes if node.kind == "call"] == [
-        "mm",
-        "tanh",
-        "split",
-        "getitem",
-        "getitem",
-        "getitem",
-        "add",
-    ]
-    assert [node.target for node in graph.nodes if node.kind == "own"] == [0]
+    def function(x, weight):
+        return torch.tanh(x @ weight).chunk(3, dim=1)[1] + torch.tensor([1.0])
+
+    graph = record(function, [torch.randn(2, 3), torch.randn(3, 3)])
+    names = ["mm", "tanh", "split", "getitem", "getitem", "getitem", "constant", "add"]
+    assert [node.name for node in graph.nodes] == names
+    other = torch.randn(4, 3), torch.randn(3, 3)
+    torch.testing.assert_close(graph.run(*other)[0], function(*other))
+
+
+def test_a_recorded_graph_holds_what_autograd_does():
+    """The gradient of a straight-through sign is the identity: one ``sign`` ahead, no operator back."""
+
+    class Sign(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return torch.sign(x)
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    x, grad = torch.randn(3, requires_grad=True), torch.randn(3)
+    graph = record(lambda x, grad: torch.autograd.grad(Sign.apply(x), x, grad)[0], [x, grad])
+    assert [node.name for node in graph.nodes] == ["sign"]
+    assert graph.outputs == [graph.inputs[1]]
 
 
 def test_a_recorded_graph_refuses_what_it_could_not_follow():
     outside = torch.randn(3)
     with pytest.raises(Unsupported, match="neither in weights"):
-        record(lambda x: [x + outside], [torch.randn(2, 3)])
+        record(lambda x: x + outside, [torch.randn(2, 3)])
     with pytest.raises(Unsupported, match="reads a number"):
-        record(lambda x: [x * x.sum().item()], [torch.randn(2, 3)])
+        record(lambda x: x * x.sum().item(), [torch.randn(2, 3)])
+    with pytest.raises(Unsupported, match="out="):
+        record(lambda x: torch.add(x, x, out=torch.empty(2, 3)), [torch.randn(2, 3)])
 
 
 # -- trace -------------------------------------------------------------------------------------------------------------
 
 
 def test_what_depends_on_weights_alone_runs_before_the_loop():
-    """FastRNN: the transposes of W and U and the gates are made once; the step has two products and no transpose."""
-    result = traced(hf.FastRNNCell(2, 5))
-    names = [node.name for node in result.forward.nodes]
-    assert names.count("mm") + names.count("addmm") == 2
-    assert not {"transpose", "t", "sigmoid"} & set(names)
-    assert {"transpose", "t"} & {node.name for node in result.prologue.nodes}
-
-
-def test_the_traced_step_is_the_step():
-    cell = hf.GRUCell(2, 5)
-    result = traced(cell)
-    x, h = torch.randn(4, 2), torch.randn(4, 5)
-    own = dict(cell.named_parameters())
-    weights = result.prologue.run(*cell.weights(), *(own[name] for name in result.own))
-    torch.testing.assert_close(result.forward.run(x, h, *weights)[0], cell(x, h))
+    """FastRNN: the transposes of W and U are made once; the programs have no node for them."""
+    lowered = lower(traced(hf.FastRNNCell(2, 5)), source_grad=False)
+    assert {"transpose", "t"} & {node.name for node in lowered.prologue.nodes}
+    kinds = [type(tile).__name__ for tile in in_order(lowered.forward.outputs.values())]
+    assert kinds.count("Product") == 2
+    assert set(kinds) == {"Input", "Product", "Pointwise"}
 
 
 def test_the_batch_size_is_marked_and_tracing_leaves_random_numbers_alone():
     class Expanding(hf.RNNCell):
         def step(self, drive, state, weights):
-            return (drive + state[0].sum(dim=1, keepdim=True).expand(state[0].shape),)
+            return (drive + F.dropout(state[0]).sum(dim=1, keepdim=True).expand(state[0].shape),)
 
     cell = Expanding(2, 5)
     before = torch.get_rng_state()
-    graph = traced(cell, gradient=False).forward
+    graph = traced(cell, gradient=False).graph
     assert torch.equal(torch.get_rng_state(), before)
     (expand,) = (node for node in graph.nodes if node.name == "expand")
-    assert expand.args[1] == [BATCH, 5]
+    assert expand.args[1] == [Batch(), 5]
+    assert expand.shape == (Batch(), 5)
+
+
+def test_a_trace_at_another_batch_size_is_the_same_program_unless_the_step_says_otherwise():
+    class Branching(hf.RNNCell):
+        def step(self, drive, state, weights):
+            return (drive + state[0] if len(drive) > 10 else drive - state[0],)
+
+    for cell, expected in ((hf.LSTMCell(2, 5), None), (Branching(2, 5), "batch size, in operator add")):
+        plan, options = traced(cell), {"fold": True, "gradient": True}
+        for batch, difference in ((40, None), (4, expected)):
+            again = record_step(cell, tuple(cell.weights()), 2, **options, batch=batch)
+            found = differs(plan, again, batch)
+            assert found is difference or difference in found
 
 
 # -- lower and schedule ----------------------------------------------------------------------------------------------

@@ -339,14 +339,40 @@ def _sine(q: Vec, r: Vec, c: Vec) -> Vec:
 def sin(x: Vec) -> Vec:
     """± sin r or ± cos r, x = q π/2 + r. Error: 1.55 in float32 for |x| ≤ 3e9, 0.91 in float64 for |x| ≤ 1.6e6.
 
-    Beyond, the error grows with |x| until the result means nothing; it stays in [-1, 1].
+    Beyond, the C library's, lane by lane.
     """
-    return select(x == 0.0, x, _sine(*_quadrant(x, 0)))
+    return _unless_far(x, "llvm.sin.f64", select(x == 0.0, x, _sine(*_quadrant(x, 0))))
 
 
 def cos(x: Vec) -> Vec:
     """sin(x + π/2), the quarter turn added to q: range and error are those of ``sin``."""
-    return _sine(*_quadrant(x, 1))
+    return _unless_far(x, "llvm.cos.f64", _sine(*_quadrant(x, 1)))
+
+
+def _unless_far(x: Vec, name: str, near: Vec) -> Vec:
+    """``near``, but the C library's function where x is too large to tell its quadrant: a branch hardly ever taken."""
+    builder, double = x.builder, ir.DoubleType()
+    far = abs(x) > (1.6e6 if x.is_double else 3e9)
+    some = builder.icmp_unsigned(
+        "!=", builder.bitcast(far.value, ir.IntType(x.lanes)), ir.Constant(ir.IntType(x.lanes), 0)
+    )
+    if name not in builder.module.globals:
+        ir.Function(builder.module, ir.FunctionType(double, [double]), name)
+    function, before = builder.module.globals[name], builder.block
+    with builder.if_then(some, likely=False):
+        slow = near.value
+        for lane in range(x.lanes):
+            place = ir.Constant(ir.IntType(32), lane)
+            number = builder.extract_element(x.value, place)
+            result = builder.call(function, [number if x.is_double else builder.fpext(number, double)])
+            slow = builder.insert_element(
+                slow, result if x.is_double else builder.fptrunc(result, ir.FloatType()), place
+            )
+        slow, inside = builder.select(far.value, slow, near.value), builder.block
+    joined = builder.phi(x.type)
+    joined.add_incoming(near.value, before)
+    joined.add_incoming(slow, inside)
+    return Vec(builder, joined)
 
 
 # -- powers ------------------------------------------------------------------------------------------------------

@@ -26,8 +26,10 @@ from holdfast.engine.fused import elementary
 from holdfast.engine.fused.operators import OPERATORS
 from holdfast.engine.fused.program import (
     AngleSum,
+    Cat,
     Constant,
-    FeatureSum,
+    Fold,
+    Gather,
     Input,
     Operand,
     Outer,
@@ -36,6 +38,7 @@ from holdfast.engine.fused.program import (
     Rotate,
     RotateBack,
     RowSum,
+    Running,
     Slice,
     Tile,
     Weight,
@@ -48,6 +51,7 @@ __all__ = ["Kernel", "Shape", "emit_backward", "emit_forward", "kept_rows", "out
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
+TILE = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +118,7 @@ def emit_forward(plan: Schedule, shape: Shape, *, output: bool, keep: frozenset[
         k.tile_slot(inputs[name])
         k.load_tile(k.slots[inputs[name]], k.arg(f"{name}_first"), k.arg(f"{name}_first_row"), inputs[name].features)
     spare = {name: k.scratch(outputs[name].features) for name in states if name not in keep}  # type: ignore[union-attr]
-    x_slot = k.tile_slot(inputs["x"])
+    streams = {name: k.tile_slot(tile) for name, tile in inputs.items() if name[0] in "xz"}
     saved = {tile: f"k{i}" for i, tile in enumerate(plan.program.saved)}
     start = [k.slots[inputs[name]] for name in states] + list(spare.values())
 
@@ -123,7 +127,7 @@ def emit_forward(plan: Schedule, shape: Shape, *, output: bool, keep: frozenset[
         for name, pointer in zip(states, current, strict=True):
             k.slots[inputs[name]] = pointer
         free = dict(zip(spare, other, strict=True))
-        k.load_tile(x_slot, k.at(k.arg("x"), k.mul(t, k.arg("x_step"))), k.arg("x_row"), inputs["x"].features)
+        k.load_streams(streams, t)
         k.begin_step(t)
         new = {}
         for name in states:
@@ -176,7 +180,7 @@ def emit_backward(
         if name in inputs:
             starts[name] = k.scratch(features[name])
             k.load_tile(starts[name], k.arg(f"{name}_first"), k.arg(f"{name}_first_row"), features[name])
-    x_slot = k.tile_slot(inputs["x"]) if "x" in inputs else None
+    streams = {name: k.tile_slot(tile) for name, tile in inputs.items() if name[0] in "xz"}
     old, new = (k.scratch(features["s0"]), k.scratch(features["s0"])) if {"s0", "n0"} & inputs.keys() else (None, None)
     if "n0" in inputs:
         where = k.at(k.arg("out"), k.mul(k.sub(k.steps, k.const(1)), k.arg("out_step")))
@@ -187,8 +191,7 @@ def emit_backward(
         count = len(states)
         current, free = pointers[:count], pointers[count : 2 * count]
         k.begin_step(t)
-        if "x" in inputs:
-            k.load_tile(x_slot, k.at(k.arg("x"), k.mul(t, k.arg("x_step"))), k.arg("x_row"), inputs["x"].features)
+        k.load_streams(streams, t)
         before = k.sub(t, k.const(1))
         first = k.builder.icmp_signed("==", t, k.const(0))
         turn: list[Any] = []
@@ -271,6 +274,7 @@ class _Kernel:
         self._arguments: dict[str, Any] = {}
         self._scalars: dict[Weight, Vec] = {}
         self.slots: dict[Tile, Any] = {}
+        self._tables: dict[Gather, Any] = {}
         self.work = 0
         self.steps = self.arg("steps")
         self._alive: list[Vec] = []
@@ -377,6 +381,10 @@ class _Kernel:
     def number(self, value: float) -> Vec:
         return self.vec(ir.Constant(self.vector, [float(value)] * self.shape.vector))
 
+    def truth(self, value: bool) -> Vec:
+        kind = ir.VectorType(ir.IntType(1), self.shape.vector)
+        return self.vec(ir.Constant(kind, [int(value)] * self.shape.vector))
+
     # -- who is alive -------------------------------------------------------------------------------------------------
 
     def begin_step(self, t: Any) -> None:
@@ -440,6 +448,13 @@ class _Kernel:
                 self.store(self.vec(value), tile, self.builder.add(self.const(f * lanes), column))
 
         self.loop(self.groups, group)
+
+    def load_streams(self, streams: dict[str, Any], t: Any) -> None:
+        """What comes from outside at every step: x and random numbers."""
+        inputs = self.plan.program.inputs
+        for name, slot in streams.items():
+            where = self.at(self.arg(name), self.mul(t, self.arg(f"{name}_step")))
+            self.load_tile(slot, where, self.arg(f"{name}_row"), inputs[name].features)
 
     def store_tile(
         self, tile: Any, pointer: Any, stride: Any, features: int, zero_dead: bool = False, every_lane: bool = False
@@ -510,13 +525,13 @@ class _Kernel:
     ) -> Vec:
         """``node`` at feature ``row + offset`` and vector group ``v``; what is evaluated once is not again."""
         if isinstance(node, Constant):
-            return self.number(node.value)
+            return self.truth(node.value) if isinstance(node.value, bool) else self.number(node.value)
         if isinstance(node, Weight):
             return self._weight(node, row, offset, memo)
         if node.features == 1 and not root:
             row, offset = self.const(0), 0
-        key = (node, offset, v)
-        if key in memo:
+        key = self._key(node, row, offset, v)
+        if key in memo and not root:
             return memo[key]
         if node in self.slots and not root:
             index = self.builder.add(row, self.const(offset)) if offset else row
@@ -526,6 +541,8 @@ class _Kernel:
             )
         elif isinstance(node, Slice):
             result = self.evaluate(node.tile, row, v, memo, offset + node.start)
+        elif isinstance(node, Gather):
+            result = self.evaluate(node.tile, self._gathered(node, row, offset, memo), v, memo)
         elif isinstance(node, Product):
             result = self._narrow_product(node, row, v, memo, offset)
         elif isinstance(node, Pointwise):
@@ -534,6 +551,28 @@ class _Kernel:
             raise AssertionError(f"{node} has no place in memory")
         memo[key] = result
         return result
+
+    @staticmethod
+    def _key(node: Operand, row: Any, offset: int, *more: Any) -> tuple[Any, ...]:
+        """What a value in a loop depends on: the node, the row and the offset, and the lanes or the column."""
+        if isinstance(node, TILE) and node.features == 1:
+            return (node, 0, 0, *more)
+        return (node, f"#{row.constant}" if isinstance(row, ir.Constant) else id(row), offset, *more)
+
+    def _gathered(self, node: Gather, row: Any, offset: int, memo: dict[Any, Any]) -> Any:
+        """The row that a gather's table has for this one."""
+        key = self._key(node, row, offset, "row")
+        if key not in memo:
+            if node not in self._tables:
+                kind = ir.ArrayType(I32, len(node.table))
+                table = ir.GlobalVariable(self.module, kind, f"table{len(self._tables)}")
+                table.initializer = ir.Constant(kind, node.table)  # type: ignore[assignment]
+                table.global_constant, table.linkage = True, "internal"
+                self._tables[node] = table
+            index = self.builder.add(row, self.const(offset)) if offset else row
+            where = self.builder.gep(self._tables[node], [self.const(0), index])
+            memo[key] = self.builder.sext(self.builder.load(where, typ=I32), I64)
+        return memo[key]
 
     def _pointwise(self, node: Pointwise, row: Any, v: int, memo: dict[Any, Vec], offset: int) -> Vec:
         if node.op == "pow" and isinstance(node.args[1], Constant):
@@ -545,24 +584,27 @@ class _Kernel:
             if weight not in self._scalars:  # before the loop over time
                 value = self.entry.load(self.arg(f"w{weight.index}"), typ=self.element)
                 self._scalars[weight] = self.splat(value, self.entry)
-            return self._scalars[weight]
-        key = (weight, offset)
-        if key not in memo:
-            index = self.builder.add(row, self.const(offset)) if offset else row
-            memo[key] = self.splat(self.builder.load(self.at(self.arg(f"w{weight.index}"), index), typ=self.element))
-        return memo[key]
+            value = self._scalars[weight]
+        else:
+            key = self._key(weight, row, offset)
+            if key not in memo:
+                index = self.builder.add(row, self.const(offset)) if offset else row
+                where = self.at(self.arg(f"w{weight.index}"), index)
+                memo[key] = self.splat(self.builder.load(where, typ=self.element))
+            value = memo[key]
+        return value != 0.0 if weight.is_mask else value
 
     def _narrow_product(self, node: Product, row: Any, v: int, memo: dict[Any, Vec], offset: int) -> Vec:
         """Σ_k matrix[k, f] tile[k]: the matrix lies transposed, a row of it a feature."""
-        width = node.tile.features
+        width, source = node.tile.features, self._source(node.tile)
         index = self.mul(self.builder.add(row, self.const(offset)), self.const(width))
         total: Vec | None = None
         for k in range(width):
-            key = (node, offset, "weight", k)
+            key = self._key(node, row, offset, "weight", k)
             if key not in memo:
                 where = self.at(self.arg(f"m{node.matrix.index}"), self.builder.add(index, self.const(k)))
                 memo[key] = self.splat(self.builder.load(where, typ=self.element))
-            other = self.load(self.slots[node.tile], self.const(k * self.shape.lanes + v * self.shape.vector))
+            other = self.load(source, self.const(k * self.shape.lanes + v * self.shape.vector))
             total = memo[key] * other if total is None else fma(memo[key], other, total)
         assert total is not None
         return total
@@ -576,8 +618,10 @@ class _Kernel:
                     self._loop_statement(statement)
                 case Product():
                     self._product(statement)
-                case FeatureSum():
-                    self._feature_sum(statement)
+                case Fold():
+                    self._fold(statement)
+                case Running():
+                    self._running(statement)
                 case Rotate():
                     self._rotate(statement)
                 case RotateBack():
@@ -596,7 +640,7 @@ class _Kernel:
                 for write in loop.writes:
                     value = self.evaluate(write.value, f, v, memo, root=write.target is write.value)
                     if write.target is write.value:
-                        memo[(write.value, 0, v)] = value
+                        memo[self._key(write.value, f, 0, v)] = value
                     values.append((write, v, value))
                 for reduction in loop.sums:
                     wide = reduction.tile if isinstance(reduction, RowSum) else self._wide(reduction)
@@ -637,7 +681,7 @@ class _Kernel:
         """A panel of rows and two vectors of lanes at a time, in registers; the matrix lies as (panel, k, row)."""
         rows, depth = panel_rows(self.shape), node.tile.features
         panels, wide = math.ceil(node.features / rows), min(2, self.groups)
-        matrix, tile, result = self.arg(f"p{node.matrix.index}"), self.slots[node.tile], self.slots[node]
+        matrix, tile, result = self.arg(f"p{node.matrix.index}"), self._source(node.tile), self.slots[node]
         unroll = next(n for n in (4, 2, 1) if depth % n == 0)
 
         def panel(p: Any, groups: range) -> None:
@@ -724,14 +768,48 @@ class _Kernel:
         self.loop(features, body)
         return copy
 
-    def _feature_sum(self, node: FeatureSum) -> None:
-        def body(f: Any, totals: list[Any]) -> list[Any]:
-            memo: dict[Any, Vec] = {}
-            return [(self.vec(t) + self.evaluate(node.tile, f, v, memo)).value for v, t in enumerate(totals)]
+    def _source(self, tile: Tile) -> Any:
+        """Where the rows of a tile lie that is in memory, or that is a slice of one."""
+        if tile in self.slots:
+            return self.slots[tile]
+        assert isinstance(tile, Slice)
+        return self.at(self._source(tile.tile), self.const(tile.start * self.shape.lanes))
 
-        totals = self.loop_with(node.tile.features, [self.number(0.0).value] * self.groups, body)
-        for v, total in enumerate(totals):
-            self.store(self.vec(total), self.slots[node], self.const(v * self.shape.vector))
+    def _fold(self, node: Fold) -> None:
+        start = [self.number(0.0 if node.op == "add" else -math.inf).value] * self.groups
+
+        def group(g: Any) -> None:
+            first = self.mul(g, self.const(node.size))
+
+            def body(f: Any, totals: list[Any]) -> list[Any]:
+                memo: dict[Any, Vec] = {}
+                row = self.builder.add(first, f)
+                new = [self.evaluate(node.tile, row, v, memo) for v in range(self.groups)]
+                return [OPERATORS[node.op](self.vec(t), value).value for t, value in zip(totals, new, strict=True)]
+
+            totals = self.loop_with(node.size, start, body)
+            for v, total in enumerate(totals):
+                self.store(self.vec(total), self.slots[node], self._tile_offset(g, v))
+
+        self.loop(node.features, group)
+
+    def _running(self, node: Running) -> None:
+        start = [self.number(0.0).value] * self.groups
+
+        def group(g: Any) -> None:
+            first = self.mul(g, self.const(node.size))
+
+            def body(f: Any, totals: list[Any]) -> list[Any]:
+                memo: dict[Any, Vec] = {}
+                row = self.builder.add(first, f)
+                new = [self.vec(t) + self.evaluate(node.tile, row, v, memo) for v, t in enumerate(totals)]
+                for v, total in enumerate(new):
+                    self.store(total, self.slots[node], self._tile_offset(row, v))
+                return [total.value for total in new]
+
+            self.loop_with(node.size, start, body)
+
+        self.loop(node.features // node.size, group)
 
     # Note [Rotations in place]
     # Permutations cost nothing: a row stays where it is, and the table of pairs says which two rows turn together. Rows

@@ -1,29 +1,37 @@
-"""ATen graphs to tile programs: the second stage of the compiler.
+"""The ATen graph of a step to tile programs: the second stage of the compiler.
 
-    lower(traced)  →  Lowered(forward, backward, ...)
+    lower(traced)  →  Lowered(forward, backward, prologue, finish, ...)
 
-A node whose value has a row a sample becomes a tile; a node of weights alone (in the backward graph, a transpose) is
-left to PyTorch; a node that sums over samples becomes a reduction, and what follows it is linear and is done by
-PyTorch after the loop, on the sums over all steps.
+Every live node gets one of four kinds of value:
+
+    Rows      something for each sample: a tile, and how the tensor's axes lie in its features
+    Static    made of weights alone: PyTorch computes it once a sequence, in ``prologue``
+    Total     summed over samples: the sum over all steps is finished by PyTorch after the loop, in ``finish``
+    Constant  one number everywhere
+
+What a sum over samples goes through afterwards must be linear in it, because the loop adds up all steps first.
+rules.py says what each operator does to these.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
-from holdfast.engine.fused.graph import Graph, Node, Unsupported
+from holdfast.engine.fused.graph import Graph, Node, Unsupported, mapped
 from holdfast.engine.fused.operators import MASKS
 from holdfast.engine.fused.program import (
     AngleSum,
     Cat,
     Constant,
-    FeatureSum,
+    Fold,
+    Gather,
     Input,
     Operand,
     Outer,
@@ -33,18 +41,31 @@ from holdfast.engine.fused.program import (
     Rotate,
     RotateBack,
     RowSum,
+    Running,
     Slice,
     StepProgram,
     Tile,
     Weight,
+    in_order,
     operands,
     reachable,
 )
-from holdfast.engine.fused.trace import BATCH, Traced
+from holdfast.engine.fused.rules import RULES
+from holdfast.engine.fused.trace import Batch, Traced
+from holdfast.engine.fused.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
 
-__all__ = ["Lowered", "lower"]
+__all__ = ["Lowered", "Lowering", "Noise", "lower"]
 
-TILES = (Input, Pointwise, Slice, Cat, Product, FeatureSum, Rotate, RotateBack)
+TILES = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Random numbers that a step draws: the operator and its arguments, and the tile that they become."""
+
+    node: Node
+    tile: Input
+    is_read: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,126 +73,95 @@ class Lowered:
     """Both directions of a step, and the PyTorch around them.
 
     Attributes:
-        forward: inputs "x", "s0", "s1", ...; outputs "s0", "s1", ... (new states).
+        forward: inputs "x", "s0", "s1", ... and noises "z0", ...; outputs "s0", "s1", ... (new states).
         backward: inputs "x", "s*" (old states), "n*" (new states), "k*" (what forward saved), "g*" (cotangents of the
-            new states); outputs "x", "s*" (gradients).
-        derived: more weights for backward, from those of forward.
-        finish: the reductions, then all weights, to gradients of the weights (None where zero).
+            new states), "z*"; outputs "x", "s*" (gradients).
+        prologue: ``cell.weights()``, then the cell's tensors ``own``, to the weights that programs and finish read.
+        finish: the reductions, then the weights ``finish_reads``, to the gradients of ``cell.weights()`` and ``own``
+            (None where zero).
+        noises: what is drawn at every step, in order.
     """
 
     forward: StepProgram
     backward: StepProgram | None
-    derived: Graph | None
-    finish: Graph | None
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Transposed:
-    tile: Tile
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Reduced:
-    """A value of the graph that runs after the loop."""
-
-    node: Node
+    prologue: Graph
+    own: tuple[str, ...]
+    finish: Graph
+    finish_reads: tuple[int, ...]
+    noises: tuple[Noise, ...]
 
 
 def lower(traced: Traced, *, source_grad: bool) -> Lowered:
-    """Lower both graphs; ``source_grad`` says whether the gradient of x (or the drive) is wanted."""
-    x = Input("x", traced.source_features)
-    states = [Input(f"s{i}", size) for i, size in enumerate(traced.state_sizes)]
-    weights = [Weight(i, shape) for i, shape in enumerate(traced.weights)]
-    inputs: list[Operand] = [x, *states, *weights]
-    ahead = _Lowering(traced.forward, inputs)
-    news = [ahead.tile(value) for value in ahead.outputs]
-    if traced.vjp is None:
-        program = StepProgram({t.name: t for t in (x, *states)}, {f"s{i}": n for i, n in enumerate(news)})
-        return Lowered(program, None, None, None)
-
-    cotangents = [Input(f"g{i}", size) for i, size in enumerate(traced.state_sizes)]
-    back = _Lowering(traced.vjp, [*inputs, *cotangents])
-    grads = dict(zip(traced.wanted, back.outputs, strict=True))
-    tiles = {"x": grads.get(0) if source_grad else None}
-    tiles |= {f"s{i}": grads.get(1 + i) for i in range(len(states))}
-    outputs = {name: None if grad is None else back.tile(grad) for name, grad in tiles.items()}
-    weight_grads = [grads.get(1 + len(states) + i) for i in range(len(weights))]
-    finish = back.finish(weight_grads)
-    return _join(traced, ahead, back, news, x, states, cotangents, outputs, finish)
-
-
-def _join(
-    traced: Traced,
-    ahead: _Lowering,
-    back: _Lowering,
-    news: list[Tile],
-    x: Input,
-    states: list[Input],
-    cotangents: list[Input],
-    outputs: dict[str, Tile | None],
-    finish: Graph,
-) -> Lowered:
-    """Let backward read what forward can keep instead of computing it again: new states, products and rotations."""
-    pairs = list(zip(ahead.order, back.twins(ahead), strict=True))
-    twin: dict[Tile, Tile] = {}  # a tile of backward to the same value in forward
-    for node, other in pairs:
-        mine, theirs = ahead.env.get(node), back.env.get(other)
-        if isinstance(mine, TILES) and isinstance(theirs, TILES):
-            twin[theirs] = mine
-    replaced: dict[Tile, Input] = {}
-    inputs = {t.name: t for t in (x, *states, *cotangents)}
-    for i, new in enumerate(news):
-        for theirs, mine in twin.items():
-            if mine is new and not isinstance(theirs, Input):
-                inputs[f"n{i}"] = replaced.setdefault(theirs, Input(f"n{i}", new.features))
-    saved: list[Tile] = []
-    for theirs, mine in twin.items():
-        costly = isinstance(theirs, Rotate) or (isinstance(theirs, Product) and not theirs.is_narrow)
-        if costly and theirs not in replaced:
-            replaced[theirs] = Input(f"k{len(saved)}", mine.features)
-            saved.append(mine)
-    memo: dict[Any, Any] = {}
-
-    def rewrite(node: Any) -> Any:
-        if node in memo:
-            return memo[node]
-        result = replaced.get(node)
-        if result is None:
-            result = node
-            if any(isinstance(arg, TILES) for arg in operands(node)):
-                result = _with_operands(node, [rewrite(arg) for arg in operands(node)])
-        memo[node] = result
-        return result
-
-    order = [v for v in back.env.values() if isinstance(v, TILES)]
-    for node in order:  # oldest first, so that recursion stays shallow
-        rewrite(node)
-    outputs = {name: None if tile is None else rewrite(tile) for name, tile in outputs.items()}
-    reductions: list[Reduction] = []
-    for reduction in back.reductions:
-        match reduction:
-            case RowSum(tile=tile):
-                reductions.append(RowSum(rewrite(tile)))
-            case Outer(left=left, right=right):
-                reductions.append(Outer(rewrite(left), rewrite(right)))
-            case AngleSum(source=source):
-                reductions.append(AngleSum(rewrite(source)))
-    live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
-    kept = [i for i, _ in enumerate(saved) if any(isinstance(t, Input) and t.name == f"k{i}" for t in live)]
-    inputs |= {t.name: t for t in replaced.values() if t in live}
-    inputs = {name: tile for name, tile in inputs.items() if tile in live}
-    renamed = {f"k{i}": f"k{j}" for j, i in enumerate(kept)}
-    if any(old != new for old, new in renamed.items()):
-        for old, new in renamed.items():
-            object.__setattr__(inputs[old], "name", new)
-        inputs = {tile.name: tile for tile in inputs.values()}
-    forward = StepProgram(
-        {t.name: t for t in (x, *states)},
-        {f"s{i}": new for i, new in enumerate(news)},
-        saved=tuple(saved[i] for i in kept),
+    """Lower the graph; ``source_grad`` says whether the gradient of x (or the drive) is wanted."""
+    low = Lowering(traced)
+    inputs = {t.name: t for t in (*low.sources, *(noise.tile for noise in low.noises if noise.is_read))}
+    news = [low.rows(node).tile for node in traced.new]
+    outputs: dict[str, Tile | None] = {f"s{i}": new for i, new in enumerate(news)}
+    own = tuple(traced.own[i] for i in low.own)
+    if not traced.gradient:
+        reads = (low.prologue, own, low.finish, (), tuple(low.noises))
+        return Lowered(StepProgram(inputs, outputs), None, *reads)
+    count = 1 + len(traced.state_sizes)
+    wanted = [*traced.grads[:count]] if source_grad else [None, *traced.grads[1:count]]
+    grads = [None if node is None else low.rows_or_none(node) for node in wanted]
+    low.end(
+        [*traced.grads[count : count + traced.weights], *(traced.grads[count + traced.weights + i] for i in low.own)]
     )
-    backward = StepProgram(inputs, outputs, tuple(reductions))
-    return Lowered(forward, backward, back.derived, finish)
+    names = ["x", *(f"s{i}" for i in range(len(traced.state_sizes)))]
+    backward = StepProgram(inputs, dict(zip(names, grads, strict=True)), tuple(low.reductions))
+    backward, saved = _share(news, backward, [f"g{i}" for i in range(len(news))], low)
+    reads = (low.prologue, own, low.finish, tuple(low.finish_reads), tuple(low.noises))
+    return Lowered(StepProgram(inputs, outputs, saved=saved), backward, *reads)
+
+
+def _share(
+    news: list[Tile], program: StepProgram, cotangents: list[str], low: Lowering
+) -> tuple[StepProgram, tuple[Tile, ...]]:
+    """Let backward read what forward can keep instead of computing it again: new states, products and rotations."""
+    ahead, replaced = reachable(news), dict[Tile, Input]()
+    for i, new in enumerate(news):
+        if not isinstance(new, Input):
+            replaced.setdefault(new, Input(f"n{i}", new.features))
+    roots = [*(t for t in program.outputs.values() if t is not None), *program.reductions]
+    saved: list[Tile] = []
+    for tile in in_order(_tiles(roots)):
+        costly = isinstance(tile, Rotate) or (isinstance(tile, Product) and not tile.is_narrow)
+        if costly and tile in ahead and tile not in replaced and _is_read(tile, roots, replaced):
+            replaced[tile] = Input(f"k{len(saved)}", tile.features)
+            saved.append(tile)
+    memo: dict[Any, Any] = dict(replaced)
+    for tile in in_order(_tiles(roots)):  # oldest first
+        if tile not in memo:
+            memo[tile] = _with_operands(tile, [memo.get(arg, arg) for arg in operands(tile)])
+    outputs = {name: None if tile is None else memo[tile] for name, tile in program.outputs.items()}
+    reductions = tuple(
+        dataclasses.replace(r, **{field.name: memo[getattr(r, field.name)] for field in dataclasses.fields(r)})
+        for r in program.reductions
+    )
+    live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
+    every = {t.name: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
+    inputs = {name: tile for name, tile in every.items() if tile in live}
+    return StepProgram(inputs, outputs, reductions), tuple(saved)
+
+
+def _tiles(roots: Iterable[Tile | Reduction]) -> list[Tile]:
+    tiles: list[Any] = []
+    for root in roots:
+        tiles += [root] if isinstance(root, TILES) else operands(root)
+    return tiles
+
+
+def _is_read(tile: Tile, roots: list[Any], replaced: dict[Tile, Input]) -> bool:
+    """Whether a root still needs ``tile`` once the replaced ones are inputs."""
+    seen, todo = set(), _tiles(roots)
+    while todo:
+        node = todo.pop()
+        if node is tile:
+            return True
+        if node not in seen and node not in replaced:
+            seen.add(node)
+            todo += [arg for arg in operands(node) if isinstance(arg, TILES)]
+    return False
 
 
 def _with_operands(node: Tile, args: list[Any]) -> Tile:
@@ -180,435 +170,377 @@ def _with_operands(node: Tile, args: list[Any]) -> Tile:
     match node:
         case Pointwise():
             return dataclasses.replace(node, args=tuple(args))
-        case Slice() | FeatureSum():
-            return dataclasses.replace(node, tile=args[0])
         case Cat():
             return dataclasses.replace(node, parts=tuple(args))
-        case Product() | Rotate():
-            return dataclasses.replace(node, tile=args[0])
         case RotateBack():
             return dataclasses.replace(node, grad=args[0], output=args[1])
-    raise AssertionError(node)
+        case _:
+            return dataclasses.replace(node, tile=args[0])  # type: ignore[arg-type]
 
 
-class _Lowering:
-    """One graph on its way: each live node gets an operand, a transposed tile, or a place after the loop."""
+class Lowering:
+    """One graph on its way: ``env`` has each live node's value."""
 
-    def __init__(self, graph: Graph, inputs: list[Operand]):
-        self.env: dict[Node, Any] = dict(zip(graph.inputs, inputs, strict=True))
-        self.batch = graph.inputs[0].shape[0]
+    def __init__(self, traced: Traced):
+        self.dtype, graph = traced.dtype, traced.graph
         self.reductions: list[Reduction] = []
-        self.after = Graph()  # what PyTorch does with the reductions
-        self.derived = Graph()  # what PyTorch makes of weights alone
-        self._derived: dict[Node, Node] = {}
-        for node, operand in self.env.items():
-            if isinstance(operand, Weight):
-                self._derived[node] = self.derived.input()
-        # What runs, in order; detach is left out, since autograd adds it where it saves a value.
-        self.order = [node for node in graph.nodes if node.name != "detach"]
-        live = graph.live(graph.outputs)
-        for node in graph.nodes:
-            if node not in live:
-                continue
-            self.env[node] = self._lower(node)
-        self.outputs = [None if node is None else self.env[node] for node in graph.outputs]
+        self.prologue, self.finish = Graph(), Graph()
+        self.finish_reads: list[int] = []
+        self._finish_weights: dict[int, Node] = {}
+        self._weights: dict[tuple[Node, bool], Weight] = {}
+        self.noises: list[Noise] = []
+        self.own: list[int] = []
+        self.sources = [Input("x", traced.source_features)]
+        self.sources += [Input(f"s{i}", size) for i, size in enumerate(traced.state_sizes)]
+        self.cotangents = [Input(f"g{i}", size) for i, size in enumerate(traced.state_sizes)] if traced.gradient else []
+        self.env: dict[Node, Any] = {}
+        tiles, after = len(self.sources), len(self.sources) + traced.weights
+        for node, tile in zip(graph.inputs[:tiles] + graph.inputs[after:], self.sources + self.cotangents, strict=True):
+            self.env[node] = Rows(tile, ((None,), (tile.features,)))
+        for node in graph.inputs[tiles:after]:
+            self.env[node] = Static(self._prologue_input(node))
+        live = graph.live([*traced.new, *traced.grads])
+        for node in graph.nodes:  # inputs of the prologue come first
+            if node.kind == "own" and node in live:
+                self.own.append(node.target)
+                self.env[node] = Static(self._prologue_input(node))
+        for place, node in enumerate(graph.nodes):
+            if node.is_random:
+                self._draw(node, node in live and place < traced.ahead, place < traced.ahead)
+            elif node in live and node.kind != "own":
+                self.env[node] = self._lower(node)
 
-    def twins(self, ahead: _Lowering) -> list[Node]:
-        """For each operator of the forward graph, the node of this graph that computes the same: they come in order."""
-        found = self.order[: len(ahead.order)]
-        if [node.target for node in found] != [node.target for node in ahead.order]:
-            raise Unsupported("its gradient cannot be traced beside its value")
-        return found
-
-    def tile(self, value: Any) -> Tile:
-        if isinstance(value, TILES):
-            return value
-        raise Unsupported("its step does not return one row a sample")
-
-    # -- what PyTorch does before and after the loop ----------------------------------------------------------------
-
-    def finish(self, grads: list[Any]) -> Graph:
-        for grad in grads:
-            if grad is not None and not isinstance(grad, _Reduced):
-                raise Unsupported("a weight's gradient is not a sum over samples")
-        self.after.outputs = [None if grad is None else grad.node for grad in grads]
-        return self.after
-
-    def reduce(self, reduction: Reduction) -> Node:
-        self.reductions.append(reduction)
-        return self.after.input()
-
-    def _then(self, node: Node) -> _Reduced:
-        """An operator on a sum over samples: it is linear, so it may as well come after the sum over steps."""
-        if node.name not in _LINEAR:
-            raise Unsupported(f"operator {node.name} on a sum over samples")
-
-        def place(arg: Node) -> Node:
-            value = self.env[arg]
-            if isinstance(value, _Reduced):
-                return value.node
-            raise Unsupported(f"operator {node.name} of a sum over samples and something else")
-
-        return _Reduced(self.after.copy(node, place))
+    def _prologue_input(self, node: Node) -> Node:
+        made = self.prologue.input()
+        made.shape, made.dtype = node.shape, node.dtype
+        return made
 
     # -- one node -------------------------------------------------------------------------------------------------
 
     def _lower(self, node: Node) -> Any:
+        if node.kind == "constant":
+            assert node.value is not None
+            return Constant(node.value.item()) if not node.shape else Static(self.prologue.copy(node, lambda n: n))
         if node.name == "getitem":
-            return self.env[node.args[0]][node.args[1]]
+            whole = self.env[node.args[0]]
+            if isinstance(whole, Static | Total):
+                graph, kind = (self.prologue, Static) if isinstance(whole, Static) else (self.finish, Total)
+                return kind(graph.copy(node, lambda _: whole.node))
+            return whole[node.args[1]]
         values = [self.env[arg] for arg in node.inputs]
-        if any(isinstance(v, _Reduced) for v in values):
+        if any(isinstance(v, Total) for v in values):
             return self._then(node)
-        of_weights = bool(values) and all(isinstance(v, Weight) for v in values)
-        if of_weights and isinstance(node.value, Tensor) and self.batch not in node.shape:
-            return self._weight_of(node)
+        sizes = node.shape, [arg.shape for arg in node.inputs], node.args, tuple(node.kwargs.values())
+        alone = all(isinstance(v, Static | Constant) for v in values) and (values or node.shape)
+        if alone and not any(isinstance(n, Batch) for n in flat(sizes)):  # PyTorch computes it before the loop
+            return Static(self.prologue.copy(node, lambda arg: self._in_prologue(self.env[arg])))
         name = node.name if node.name.startswith("_") else node.name.removesuffix("_")
-        if name not in _RULES:
+        if name not in RULES:
             raise Unsupported(f"operator {node.target}")
-        kwargs = {k: v for k, v in node.kwargs.items() if k in _KWARGS}
-        return _RULES[name](self, node, *(self._argument(a) for a in node.args), **kwargs)
-
-    def _argument(self, arg: Any) -> Any:
-        if isinstance(arg, Node):
-            return self.env[arg]
-        if isinstance(arg, list | tuple):
-            return [self._argument(a) for a in arg]
-        return arg
-
-    def _weight_of(self, node: Node) -> Weight:
-        """A node of weights alone: PyTorch computes it before the loop."""
-        if node.name in ("detach", "alias"):
-            self._derived[node] = self._derived[node.args[0]]
-            return self.env[node.args[0]]
-        self._derived[node] = self.derived.copy(node, self._derived.__getitem__)
-        self.derived.outputs.append(self._derived[node])
-        return Weight(len(self.derived.inputs) + len(self.derived.outputs) - 1, node.shape)
-
-    def pointwise(self, node: Node, op: str, *args: Any, features: int | None = None) -> Pointwise:
-        made = tuple(Constant(a) if isinstance(a, bool | int | float) else a for a in args)
-        if features is None:
-            if len(node.shape) != 2 or node.shape[0] != self.batch:
-                raise Unsupported(f"operator {node.target} with a result of shape {node.shape}")
-            features = node.shape[1]
-        for arg in made:
-            width = arg.features if isinstance(arg, TILES) else None
-            if isinstance(arg, Weight):
-                width = arg.shape[-1] if arg.shape else 1
-                if math.prod(arg.shape) != width:
-                    raise Unsupported(f"operator {op} between samples and a weight of shape {arg.shape}")
-            elif not isinstance(arg, (*TILES, Constant)):
-                raise Unsupported(f"operator {op} on a transposed value")
-            if width not in (None, 1, features):
-                raise Unsupported(f"operator {op} between {width} and {features} features")
-        return Pointwise(op, made, features, is_mask=op in MASKS)
-
-
-# -- the rules, one an operator --------------------------------------------------------------------------------------
-
-_KWARGS = {"alpha", "beta", "approximate", "dtype", "dim"}
-_LINEAR = {
-    "t",
-    "transpose",
-    "permute",
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "expand",
-    "squeeze",
-    "unsqueeze",
-    "sum",
-    "clone",
-}
-_LINEAR |= {"detach", "alias", "neg", "add", "slice_backward", "cat", "slice"}
-_RULES: dict[str, Callable[..., Any]] = {}
-
-
-def _rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-def _elementwise(*names: str) -> None:
-    for name in names:
-        _RULES[name] = lambda low, node, *args, _name=name, **_: low.pointwise(node, _name, *args)
-
-
-_elementwise(
-    "mul", "div", "neg", "abs", "sign", "square", "reciprocal", "sqrt", "rsqrt", "floor", "ceil", "trunc", "relu"
-)
-_elementwise(
-    "maximum", "minimum", "sigmoid", "tanh", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos"
-)
-_elementwise("silu", "leaky_relu", "gt", "ge", "lt", "le", "eq", "ne", "isnan", "where")
-_elementwise("threshold_backward", "sigmoid_backward", "tanh_backward", "silu_backward", "pow")
-
-
-@_rule("add", "sub")
-def _add(low: _Lowering, node: Node, a: Any, b: Any, alpha: float = 1) -> Tile:
-    scaled = b if alpha == 1 else b * alpha if isinstance(b, int | float) else low.pointwise(node, "mul", b, alpha)
-    return low.pointwise(node, node.name.rstrip("_"), a, scaled)
-
-
-@_rule("rsub")
-def _rsub(low: _Lowering, node: Node, a: Any, b: Any, alpha: float = 1) -> Tile:
-    return low.pointwise(node, "sub", b, a if alpha == 1 else low.pointwise(node, "mul", a, alpha))
-
-
-@_rule("round")
-def _round(low: _Lowering, node: Node, x: Any) -> Tile:
-    return low.pointwise(node, "round", x)
-
-
-@_rule("sgn")
-def _sgn(low: _Lowering, node: Node, x: Any) -> Tile:
-    return low.pointwise(node, "sign", x)
-
-
-@_rule("clamp", "hardtanh")
-def _clamp(low: _Lowering, node: Node, x: Any, low_end: Any = None, high_end: Any = None) -> Tile:
-    if node.name.startswith("hardtanh"):
-        low_end, high_end = -1.0 if low_end is None else low_end, 1.0 if high_end is None else high_end
-    if low_end is not None:
-        x = low.pointwise(node, "maximum", x, low_end)
-    return x if high_end is None else low.pointwise(node, "minimum", x, high_end)
-
-
-@_rule("clamp_min")
-def _clamp_min(low: _Lowering, node: Node, x: Any, end: Any) -> Tile:
-    return low.pointwise(node, "maximum", x, end)
-
-
-@_rule("clamp_max")
-def _clamp_max(low: _Lowering, node: Node, x: Any, end: Any) -> Tile:
-    return low.pointwise(node, "minimum", x, end)
-
-
-@_rule("hardtanh_backward")
-def _hardtanh_backward(low: _Lowering, node: Node, grad: Any, x: Any, low_end: float, high_end: float) -> Tile:
-    return low.pointwise(node, "hardtanh_backward", grad, x, low_end, high_end)
-
-
-@_rule("softplus")
-def _softplus(low: _Lowering, node: Node, x: Any, beta: float = 1, threshold: float = 20) -> Tile:
-    return low.pointwise(node, "softplus", x, beta, threshold)
-
-
-@_rule("softplus_backward")
-def _softplus_backward(low: _Lowering, node: Node, grad: Any, x: Any, beta: float, threshold: float) -> Tile:
-    return low.pointwise(node, "softplus_backward", grad, x, beta, threshold)
-
-
-@_rule("gelu")
-def _gelu(low: _Lowering, node: Node, x: Any, approximate: str = "none") -> Tile:
-    return low.pointwise(node, "gelu_tanh" if approximate == "tanh" else "gelu", x)
-
-
-@_rule("gelu_backward")
-def _gelu_backward(low: _Lowering, node: Node, grad: Any, x: Any, approximate: str = "none") -> Tile:
-    return low.pointwise(node, "gelu_tanh_backward" if approximate == "tanh" else "gelu_backward", grad, x)
-
-
-@_rule("elu")
-def _elu(low: _Lowering, node: Node, x: Any, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tile:
-    return low.pointwise(node, "elu", x, alpha, scale, input_scale)
-
-
-@_rule("elu_backward")
-def _elu_backward(
-    low: _Lowering, node: Node, grad: Any, alpha: float, scale: float, input_scale: float, is_result: bool, saved: Any
-) -> Tile:
-    op = "elu_backward_of_result" if is_result else "elu_backward"
-    return low.pointwise(node, op, grad, alpha, scale, input_scale, saved)
-
-
-@_rule("leaky_relu_backward")
-def _leaky_relu_backward(low: _Lowering, node: Node, grad: Any, x: Any, slope: float, _is_result: bool) -> Tile:
-    return low.pointwise(node, "leaky_relu_backward", grad, x, slope)
-
-
-_RULES["leaky_relu"] = lambda low, node, x, slope=0.01: low.pointwise(node, "leaky_relu", x, slope)
-
-
-@_rule(
-    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "logical_not", "bitwise_not"
-)
-def _logical(low: _Lowering, node: Node, *args: Any) -> Tile:
-    name = node.name.rstrip("_").replace("bitwise", "logical")
-    return low.pointwise(node, name, *(_as_mask(low, node, a) for a in args))
-
-
-def _as_mask(low: _Lowering, node: Node, arg: Any) -> Any:
-    if isinstance(arg, TILES) and not arg.is_mask:
-        return low.pointwise(node, "nonzero", arg)
-    if isinstance(arg, Weight):
-        raise Unsupported("a weight used as a mask")
-    return arg
-
-
-@_rule("masked_fill")
-def _masked_fill(low: _Lowering, node: Node, x: Any, mask: Any, value: Any) -> Tile:
-    return low.pointwise(node, "where", mask, value, x)
-
-
-@_rule("detach", "clone", "alias", "contiguous", "lift_fresh", "lift_fresh_copy", "positive")
-def _same(low: _Lowering, node: Node, x: Any) -> Any:
-    return x
-
-
-@_rule("_to_copy")
-def _to_copy(low: _Lowering, node: Node, x: Any, dtype: torch.dtype | None = None) -> Any:
-    before, after = node.args[0].value.dtype, node.value.dtype
-    if before == after:
-        return x
-    if before == torch.bool and after.is_floating_point:
-        return low.pointwise(node, "number", x, 1.0)
-    if after == torch.bool:
-        return low.pointwise(node, "nonzero", x)
-    raise Unsupported(f"conversion from {before} to {after}")
-
-
-@_rule("view", "_unsafe_view", "reshape", "expand")
-def _view(low: _Lowering, node: Node, x: Any, size: list[Any], **_: Any) -> Any:
-    before, after = node.args[0].shape, node.shape
-    if before == after:
-        return x
-    if node.name == "expand" and len(after) == 2 and after[0] == low.batch:
-        return low.pointwise(node, "add", x, 0.0) if isinstance(x, TILES) else low.pointwise(node, "mul", x, 1.0)
-    raise Unsupported(f"operator {node.target} from {before} to {after}")
-
-
-@_rule(
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "zeros",
-    "ones",
-    "full",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "scalar_tensor",
-)
-def _constant(low: _Lowering, node: Node, first: Any, second: Any = 0, **_: Any) -> Any:
-    name = node.name
-    value = 0.0 if "zeros" in name else 1.0 if "ones" in name else second
-    if name == "scalar_tensor":
-        return Constant(first)
-    if name == "new_full":
-        value = node.args[2]
-    shape = node.shape
-    if node.value.dtype == torch.bool:
-        raise Unsupported(f"operator {node.target} of truth values")
-    if shape == ():
-        return Constant(float(value))
-    if len(shape) != 2 or shape[0] not in (low.batch, 1):
-        raise Unsupported(f"operator {node.target} of shape {shape}")
-    return Pointwise("add", (Constant(float(value)), Constant(0.0)), shape[1])
-
-
-@_rule("slice")
-def _slice(low: _Lowering, node: Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
-    shape = node.args[0].shape
-    if node.shape == shape:
-        return x
-    if dim % 2 != 1 or step != 1 or not isinstance(x, TILES):
-        raise Unsupported("slices other than of features")
-    start, _, _ = slice(start, end).indices(shape[1])
-    return Slice(x, start, node.shape[1])
-
-
-@_rule("narrow")
-def _narrow(low: _Lowering, node: Node, x: Any, dim: int, start: int, length: int) -> Any:
-    return _slice(low, node, x, dim, start, start + length)
-
-
-@_rule("split", "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk")
-def _split(low: _Lowering, node: Node, x: Any, sizes: Any, dim: int = 0) -> list[Tile]:
-    if dim % 2 != 1 or not isinstance(x, TILES):
-        raise Unsupported("a split other than of features")
-    if node.name == "chunk":
-        raise Unsupported(f"operator {node.target}")
-    widths = sizes if isinstance(sizes, list) else [sizes] * math.ceil(x.features / sizes)
-    starts = [sum(widths[:i]) for i in range(len(widths))]
-    return [Slice(x, start, min(width, x.features - start)) for start, width in zip(starts, widths, strict=True)]
-
-
-@_rule("cat")
-def _cat(low: _Lowering, node: Node, parts: list[Any], dim: int = 0) -> Tile:
-    parts = [p for p in parts if not (isinstance(p, TILES) and p.features == 0)]
-    if dim % 2 != 1 or not all(isinstance(p, TILES) and not p.is_mask for p in parts):
-        raise Unsupported("cat other than of features of samples")
-    return Cat(tuple(parts), sum(p.features for p in parts))
-
-
-@_rule("slice_backward")
-def _slice_backward(
-    low: _Lowering, node: Node, grad: Any, sizes: list[Any], dim: int, start: int, end: int, step: int
-) -> Tile:
-    features = node.shape[1] if len(node.shape) == 2 else 0
-    if sizes[0] is not BATCH or step != 1:
-        raise Unsupported("the gradient of a slice other than of features")
-    if grad.features == features:
-        return grad
-    if dim % 2 != 1:
-        raise Unsupported("the gradient of a slice other than of features")
-    start, end, _ = slice(start, end).indices(features)
-    edges = [(start, Constant(0.0)), (end - start, grad), (features - end, Constant(0.0))]
-    parts = [p if isinstance(p, TILES) else Pointwise("add", (p, Constant(0.0)), width) for width, p in edges if width]
-    return Cat(tuple(parts), features)
-
-
-@_rule("t", "transpose", "permute")
-def _transpose(low: _Lowering, node: Node, x: Any, *dims: Any) -> Any:
-    if node.shape == node.args[0].shape:
-        return x
-    return x.tile if isinstance(x, _Transposed) else _Transposed(x)
-
-
-@_rule("mm")
-def _mm(low: _Lowering, node: Node, a: Any, b: Any) -> Any:
-    if isinstance(a, TILES) and isinstance(b, Weight):
-        return Product(a, b, b.shape[1])
-    if isinstance(a, _Transposed) and isinstance(b, TILES):
-        return _Reduced(low.reduce(Outer(a.tile, b)))
-    raise Unsupported("a product other than of samples with a weight")
-
-
-@_rule("addmm")
-def _addmm(low: _Lowering, node: Node, bias: Any, a: Any, b: Any, beta: float = 1, alpha: float = 1) -> Tile:
-    if beta != 1 or alpha != 1:
-        raise Unsupported("addmm with factors")
-    return low.pointwise(node, "add", _mm(low, node, a, b), bias)
-
-
-@_rule("sum", "mean")
-def _sum(low: _Lowering, node: Node, x: Any, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    if not isinstance(x, TILES) or x.is_mask:
-        raise Unsupported(f"operator {node.target} on a transposed value")
-    dims = {d % 2 for d in (range(2) if dims in (None, []) else dims)}
-    shape = list(node.shape)
-    if dims == {1} and keepdim:
-        total = FeatureSum(x)
-        return total if node.name == "sum" else low.pointwise(node, "mul", total, 1 / x.features)
-    if node.name != "sum" or 0 not in dims:
-        raise Unsupported(f"operator {node.target} over dimensions {sorted(dims)}")
-    total = low.reduce(RowSum(x))
-    if dims == {0, 1}:
-        total = low.after.call(torch.ops.aten.sum.default, (total,))
-    return _Reduced(low.after.call(torch.ops.aten.reshape.default, (total, shape)))
-
-
-@_rule("holdfast.rotate")
-def _rotate(low: _Lowering, node: Node, x: Any, angles: Any, permutations: Any) -> Tile:
-    if not (isinstance(x, TILES) and isinstance(angles, Weight) and isinstance(permutations, Weight)):
-        raise Unsupported("rotations by angles that are not a weight")
-    return Rotate(x, angles, permutations, x.features)
-
-
-@_rule("holdfast.rotate_backward")
-def _rotate_backward(low: _Lowering, node: Node, grad: Any, output: Any, angles: Any, permutations: Any) -> list[Any]:
-    back = RotateBack(grad, output, angles, permutations, grad.features)
-    return [back, _Reduced(low.reduce(AngleSum(back)))]
+        if (
+            node.dtype is not None
+            and node.dtype not in (self.dtype, torch.bool)
+            and name not in ("sum", "scalar_tensor")
+        ):
+            raise Unsupported(f"operator {node.target} on numbers of {node.dtype}")
+        kwargs = {key: mapped(v, self.env.__getitem__) for key, v in node.kwargs.items() if key not in _IGNORED}
+        args = [mapped(a, self.env.__getitem__) for a in node.args]
+        accepted = inspect.signature(RULES[name]).parameters
+        unknown = [key for key in kwargs if key not in accepted]
+        many = len(args) + 2 > len(accepted) and not any(p.kind is p.VAR_POSITIONAL for p in accepted.values())
+        if unknown or many:
+            raise Unsupported(f"operator {node.target} with {', '.join(unknown) or 'these arguments'}")
+        return RULES[name](self, node, *args, **kwargs)
+
+    def _in_prologue(self, value: Static | Constant) -> Node:
+        if isinstance(value, Static):
+            return value.node
+        return self.prologue.call(torch.ops.aten.scalar_tensor.default, (value.value,), {"dtype": self.dtype})
+
+    def _draw(self, node: Node, is_read: bool, ahead: bool) -> None:
+        """Random numbers: one draw per step, before the loop. A draw that is not read moves the generator too."""
+        if not ahead:
+            raise Unsupported(f"operator {node.target} in a gradient")
+        if str(node.target).removeprefix("aten.") not in _DRAWS:
+            raise Unsupported(f"operator {node.target}")
+        if not node.shape or node.shape[0] != Batch() or any(isinstance(n, Batch) for n in node.shape[1:]):
+            raise Unsupported(f"operator {node.target} without one row per sample; draw it in weights()")
+        if node.dtype != self.dtype:
+            raise Unsupported(f"operator {node.target} on numbers of {node.dtype}")
+        tile = Input(f"z{len(self.noises)}", math.prod(node.shape[1:]))
+        self.noises.append(Noise(node, tile, is_read))
+        self.env[node] = Rows(tile, ((None,), *((n,) for n in node.shape[1:])))
+
+    # -- weights ----------------------------------------------------------------------------------------------------
+
+    def derive(self, static: Static, target: Any, *args: Any, shape: Sequence[int]) -> Static:
+        """``target(static, *args)`` in the prologue."""
+        node = self.prologue.call(target, (static.node, *args))
+        node.shape, node.dtype = tuple(shape), static.node.dtype
+        return Static(node)
+
+    def weight(self, static: Static) -> Weight:
+        """A Static as an operand of a program."""
+        key = (static.node, static.node.dtype == torch.bool)
+        if key not in self._weights:
+            self._weights[key] = Weight(len(self.prologue.outputs), static.shape, is_mask=key[1])
+            self.prologue.outputs.append(static.node)
+        return self._weights[key]
+
+    def _spread(self, static: Static, axes: Axes) -> Weight:
+        """A Static broadcast to the features of a tensor with these axes."""
+        if math.prod(static.shape) == 1:
+            return self.weight(self.derive(static, torch.ops.aten.reshape.default, [], shape=()))
+        aligned = [1] * (len(axes) - len(static.shape)) + list(static.shape)
+        before, after = list[int](), list[int]()
+        for size, axis in zip(aligned, axes, strict=True):
+            if None in axis:
+                if size != 1:
+                    raise Unsupported(f"a weight of shape {static.shape} with a value for each sample")
+                before += [1] * (len(axis) - 1)
+            else:
+                before.append(size)
+            after += [n for n in axis if n is not None]
+        if before != after:
+            static = self.derive(static, torch.ops.aten.reshape.default, before, shape=before)
+            static = self.derive(static, torch.ops.aten.expand.default, after, shape=after)
+        if len(static.shape) != 1:
+            features = math.prod(after)
+            static = self.derive(static, torch.ops.aten.reshape.default, [features], shape=[features])
+        return self.weight(static)
+
+    # -- per sample ---------------------------------------------------------------------------------------------------
+
+    def rows(self, node: Node) -> Rows:
+        """A node's value as Rows."""
+        value = self.env[node]
+        return self.filled(value, node.shape) if isinstance(value, Constant) else self._expect_rows(value)
+
+    def rows_or_none(self, node: Node) -> Tile | None:
+        value = self.env[node]
+        return None if isinstance(value, Constant) and value.value == 0 else self.rows(node).tile
+
+    @staticmethod
+    def _expect_rows(value: Any) -> Rows:
+        if isinstance(value, Rows):
+            return value
+        raise Unsupported("its step does not return one row per sample")
+
+    def filled(self, value: Constant, shape: Sequence[Any]) -> Rows:
+        """A number as Rows of this shape."""
+        axes = axes_of(shape)
+        features = math.prod(n for axis in axes for n in axis if n is not None)
+        return Rows(Pointwise("same", (Constant(float(value.value)),), features), axes)
+
+    def pointwise(self, op: str, *args: Any, shape: Sequence[Any] | None = None) -> Rows:
+        """An elementwise operator of Rows, Statics and numbers, with broadcasting.
+
+        ``shape``: the result's; needed only where a Static or a Constant makes it larger than the Rows are.
+        """
+        rows = [a for a in args if isinstance(a, Rows)]
+        axes = broadcast([a.axes for a in rows], shape)
+        features = math.prod(n for axis in axes for n in axis if n is not None)
+        made: list[Operand] = []
+        for place, arg in enumerate(args):
+            wants_mask = op.startswith("logical") or (op in ("where", "number") and place == 0)
+            match arg:
+                case Rows():
+                    made.append(self.as_kind(self._broadcast_tile(arg, axes), mask=wants_mask))
+                case Static():
+                    operand = self._spread(arg, axes)
+                    made.append(self.as_kind(operand, mask=wants_mask, features=features))
+                case Constant(value=value):
+                    made.append(Constant(bool(value) if wants_mask else float(value)))
+                case bool() | int() | float():
+                    made.append(Constant(bool(arg) if wants_mask else float(arg)))
+                case Batch():
+                    raise Unsupported(f"its step depends on the batch size, in operator {op}")
+                case _:
+                    raise Unsupported(f"operator {op} on {type(arg).__name__}")
+        return Rows(Pointwise(op, tuple(made), features, is_mask=op in MASKS), axes)
+
+    def as_kind(self, operand: Any, *, mask: bool, features: int | None = None) -> Any:
+        """An operand as a mask or as a number, whichever an operator wants."""
+        if operand.is_mask == mask:
+            return operand
+        wide: int = features or operand.features
+        if mask:
+            return Pointwise("nonzero", (operand,), wide, is_mask=True)
+        return Pointwise("number", (operand, Constant(1.0)), wide)
+
+    def _broadcast_tile(self, rows: Rows, axes: Axes) -> Tile:
+        if rows.tile.features == 1 or rows.axes == axes:
+            return rows.tile
+        aligned = ((1,),) * (len(axes) - len(rows.axes)) + rows.axes
+        here, there = list[int](), list[int]()
+        for own, axis in zip(aligned, axes, strict=True):
+            wanted = [n for n in axis if n is not None]
+            there += wanted
+            here += [n for n in own if n is not None] if own == axis else [1] * len(wanted)
+        table = np.broadcast_to(np.arange(rows.tile.features).reshape(here), there)
+        return self.gather(rows.tile, table)
+
+    def gather(self, tile: Tile, table: np.ndarray) -> Tile:
+        """The features ``table`` of a tile: itself, a slice of it, or a Gather."""
+        flat = [int(i) for i in table.reshape(-1)]
+        if flat == list(range(tile.features)):
+            return tile
+        if flat and flat == list(range(flat[0], flat[0] + len(flat))):
+            start = flat[0]
+            while isinstance(tile, Slice):
+                tile, start = tile.tile, start + tile.start
+            return Slice(tile, start, len(flat))
+        if isinstance(tile, Slice):
+            return self.gather(tile.tile, np.array(flat) + tile.start)
+        if isinstance(tile, Gather):
+            return self.gather(tile.tile, np.array(tile.table)[flat])
+        if tile.is_mask:  # memory holds numbers
+            number = Gather(Pointwise("number", (tile, Constant(1.0)), tile.features), tuple(flat))
+            return Pointwise("nonzero", (number,), len(flat), is_mask=True)
+        return Gather(tile, tuple(flat))
+
+    def reindexed(self, rows: Rows, table: np.ndarray, axes: Axes) -> Rows:
+        return Rows(self.gather(rows.tile, table), axes)
+
+    def viewed(self, rows: Rows, shape: Sequence[Any]) -> Rows:
+        """The same entries in the same order, in another shape."""
+        ahead = 1  # features before the batch
+        for n in (n for axis in rows.axes for n in axis):
+            if n is None:
+                break
+            ahead *= n
+        axes, seen = list[tuple[int | None, ...]](), 1
+        for n in shape:
+            if not isinstance(n, Batch):
+                axes.append((n,))
+                seen *= n
+                continue
+            first, rest = divmod(ahead, seen)
+            if rest or first < 1 or n.times % first:
+                raise Unsupported(f"a view from {rows.axes} to {tuple(shape)}")
+            parts: list[int | None] = [first] if first > 1 else []
+            parts.append(None)
+            parts += [n.times // first] if n.times > first else []
+            axes.append(tuple(parts))
+        if sum(None in axis for axis in axes) != 1:
+            raise Unsupported(f"a view from {rows.axes} to {tuple(shape)}")
+        return Rows(rows.tile, tuple(axes))
+
+    def fold(self, rows: Rows, dims: Iterable[int], op: str, *, keepdim: bool) -> Rows:
+        """The sum ("add") or the largest ("maximum") over axes that hold features."""
+        table, over = rows.table(), sorted({d % len(rows.axes) for d in dims})
+        kept = [d for d in range(len(rows.axes)) if d not in over]
+        size = math.prod(table.shape[d] for d in over)
+        tile = self.gather(self.as_kind(rows.tile, mask=False), table.transpose([*kept, *over]))
+        folded = Fold(tile, size, op) if size > 1 else tile
+        axes = tuple((1,) if d in over else axis for d, axis in enumerate(rows.axes) if keepdim or d not in over)
+        return Rows(folded, axes)
+
+    # -- summed over samples -----------------------------------------------------------------------------------------
+
+    def reduce(self, reduction: Reduction) -> Node:
+        self.reductions.append(reduction)
+        return self.finish.input()
+
+    def row_total(self, rows: Rows, dims: set[int], shape: Sequence[int]) -> Total:
+        """The sum over samples and over the axes ``dims`` besides, as a tensor of ``shape``."""
+        total = self.reduce(RowSum(self.as_kind(rows.tile, mask=False)))
+        sizes, over = rows.sizes, list[int]()
+        place = 0
+        for d, axis in enumerate(rows.axes):
+            count = sum(n is not None for n in axis)
+            over += range(place, place + count) if d in dims else ()
+            place += count
+        if over:
+            total = self.finish.call(torch.ops.aten.reshape.default, (total, sizes))
+            total = self.finish.call(torch.ops.aten.sum.dim_IntList, (total, over))
+        return Total(self.finish.call(torch.ops.aten.reshape.default, (total, list(shape))))
+
+    def outer(self, left: Tile, right: Tile) -> Node:
+        return self.reduce(Outer(left, right))
+
+    def angle_total(self, back: RotateBack) -> Total:
+        return Total(self.reduce(AngleSum(back)))
+
+    def _then(self, node: Node) -> Total:
+        """An operator on a sum over samples: it must be linear, since the sum over steps comes first."""
+        values = [self.env[arg] for arg in node.inputs]
+        totals = [v for v in values if isinstance(v, Total)]
+        others = [v for v in values if not isinstance(v, Total)]
+        name, first = node.name.removesuffix("_"), self.env.get(node.args[0]) if node.args else None
+        zero = all(isinstance(v, Constant) and v.value == 0 for v in others)
+        static = all(isinstance(v, Static | Constant) for v in others)
+        numbers = [a for a in node.args[1:] if isinstance(a, int | float) and not isinstance(a, bool)]
+        match name:
+            case _ if any(isinstance(n, Batch) for n in flat((node.args, tuple(node.kwargs.values())))):
+                linear = False  # back to samples
+            case _ if name in _LINEAR_FIRST:
+                linear = len(totals) == 1 and isinstance(first, Total) and static
+            case "add" | "sub":
+                linear = zero and not any(numbers) and len(values) == len([a for a in node.args if isinstance(a, Node)])
+            case "mul" | "mm" | "bmm" | "mv" | "dot":
+                linear = len(totals) == 1 and static
+            case "div":
+                linear = len(totals) == 1 and isinstance(first, Total) and static and not node.kwargs
+            case "cat" | "stack":
+                linear = not others
+            case "where":
+                linear = (
+                    not isinstance(first, Total)
+                    and static
+                    and all(isinstance(v, Total) or (isinstance(v, Constant) and v.value == 0) for v in values[1:])
+                    and not any(numbers)
+                )
+            case "masked_fill" | "constant_pad_nd":
+                linear = (
+                    isinstance(first, Total)
+                    and static
+                    and all(a == 0 for a in numbers)
+                    and (
+                        name != "masked_fill" or not isinstance(self.env.get(node.args[-1]), Constant | Static) or zero
+                    )
+                )
+            case _:
+                linear = False
+        if not linear:
+            raise Unsupported(f"operator {node.target} on a sum over samples")
+        return Total(self.finish.copy(node, lambda arg: self._in_finish(self.env[arg])))
+
+    def _in_finish(self, value: Any) -> Node:
+        if isinstance(value, Total):
+            return value.node
+        if isinstance(value, Constant):
+            return self.finish.call(torch.ops.aten.scalar_tensor.default, (value.value,), {"dtype": self.dtype})
+        index = self.weight(value).index
+        if index not in self._finish_weights:
+            self._finish_weights[index] = Node("input", None, (), {})
+            self.finish_reads.append(index)
+        return self._finish_weights[index]
+
+    def end(self, grads: Sequence[Node | None]) -> None:
+        """Close ``finish``: its outputs are these gradients of weights."""
+        outputs: list[Node | None] = []
+        for node in grads:
+            value = None if node is None else self.env[node]
+            if isinstance(value, Constant) and value.value == 0:
+                value = None
+            if value is not None and not isinstance(value, Total):
+                raise Unsupported("a weight's gradient is not a sum over samples")
+            outputs.append(None if value is None else value.node)
+        self.finish.outputs = outputs
+        self.finish.inputs += [self._finish_weights[index] for index in self.finish_reads]
+
+
+# Operators that are linear in their first argument, whatever the others are, if those are made of weights alone.
+_LINEAR_FIRST = {
+    "t", "transpose", "permute", "view", "_unsafe_view", "reshape", "expand", "squeeze", "unsqueeze", "sum", "mean",
+    "clone", "detach", "alias", "neg", "slice", "select", "narrow", "flip", "roll", "tril", "triu", "cumsum", "repeat",
+    "slice_backward", "select_backward", "diagonal", "diagonal_backward", "split", "split_with_sizes", "unbind",
+    "sigmoid_backward", "tanh_backward", "threshold_backward", "softplus_backward", "gelu_backward", "silu_backward",
+    "elu_backward", "leaky_relu_backward", "hardtanh_backward", "_softmax_backward_data", "_log_softmax_backward_data",
+}  # fmt: skip
+_IGNORED = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"}  # the result's type is checked
+_DRAWS = {
+    "bernoulli_.float", "uniform_.default", "normal_.default", "exponential_.default", "rand_like.default",
+    "randn_like.default", "rand.default", "randn.default",
+}  # fmt: skip

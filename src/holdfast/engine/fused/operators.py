@@ -20,7 +20,7 @@ def minimum(a: Vec, b: Vec) -> Vec:
 
 
 def relu(x: Vec) -> Vec:
-    return select(x <= 0.0, 0.0, x)  # NaN compares false and stays
+    return select(x < 0.0, 0.0, x)  # NaN compares false and stays, and so does -0
 
 
 def sign(x: Vec) -> Vec:
@@ -71,7 +71,7 @@ def elu(x: Vec, alpha: Vec, scale: Vec, input_scale: Vec) -> Vec:
 
 def elu_backward(grad: Vec, alpha: Vec, scale: Vec, input_scale: Vec, saved: Vec, of_result: bool) -> Vec:
     steep = saved + alpha * scale if of_result else alpha * scale * e.exp(saved * input_scale)
-    return grad * select(saved <= 0.0, input_scale * steep, scale)
+    return grad * select(saved > 0.0, scale, input_scale * steep)  # NaN compares false and comes through
 
 
 OPERATORS: dict[str, Callable[..., Vec]] = {
@@ -125,6 +125,7 @@ OPERATORS: dict[str, Callable[..., Vec]] = {
     "logical_xor": lambda a, b: a ^ b,
     "logical_not": lambda a: ~a,
     "where": select,
+    "same": lambda a: a,
     "number": lambda mask, one: select(mask, one, 0.0),
     "threshold_backward": lambda grad, x, at: select(x <= at, 0.0, grad),
     "sigmoid_backward": lambda grad, y: grad * (y * (1.0 - y)),

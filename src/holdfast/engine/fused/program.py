@@ -7,8 +7,10 @@ that writes a row to memory. The others are statements of their own: products wi
     Input        a row that the time loop provides: x, a state, a saved tile, a cotangent
     Pointwise    an elementwise operator of tiles, weights (a scalar or a value a feature) and constants
     Slice, Cat   features of a tile; tiles put together
+    Gather       features of a tile in any order, by a table that is known beforehand
     Product      tile · matrix, for a matrix among the weights
-    FeatureSum   the sum over features, as a tile of one feature
+    Fold         the sum or the largest of each group of features
+    Running      the running sum within each group of features
     Rotate       plane rotations (holdfast.linalg.givens), in place
     RotateBack   their gradient, from the output
 
@@ -25,7 +27,8 @@ __all__ = [
     "AngleSum",
     "Cat",
     "Constant",
-    "FeatureSum",
+    "Fold",
+    "Gather",
     "Input",
     "Operand",
     "Outer",
@@ -35,10 +38,12 @@ __all__ = [
     "Rotate",
     "RotateBack",
     "RowSum",
+    "Running",
     "Slice",
     "StepProgram",
     "Tile",
     "Weight",
+    "in_order",
     "operands",
     "reachable",
 ]
@@ -52,6 +57,7 @@ class Weight:
 
     index: int
     shape: tuple[int, ...]
+    is_mask: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,10 +113,46 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class FeatureSum:
+class Gather:
+    """Feature f is feature ``table[f]`` of ``tile``."""
+
     tile: Tile
-    features = 1
+    table: tuple[int, ...]
+
+    @property
+    def features(self) -> int:
+        return len(self.table)
+
+    @property
+    def is_mask(self) -> bool:
+        return self.tile.is_mask
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Fold:
+    """Feature g is ``op``, "add" or "maximum", of features g·size to (g+1)·size of ``tile``."""
+
+    tile: Tile
+    size: int
+    op: str
     is_mask = False
+
+    @property
+    def features(self) -> int:
+        return self.tile.features // self.size
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Running:
+    """The sum of a feature and those before it in its group of ``size``."""
+
+    tile: Tile
+    size: int
+    is_mask = False
+
+    @property
+    def features(self) -> int:
+        return self.tile.features
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -134,7 +176,7 @@ class RotateBack:
     is_mask = False
 
 
-Tile = Union[Input, Pointwise, Slice, Cat, Product, FeatureSum, Rotate, RotateBack]  # noqa: UP007 - forward references
+Tile = Union[Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack]  # noqa: UP007 - forward references
 Operand = Union[Tile, Weight, Constant]  # noqa: UP007
 
 
@@ -181,7 +223,7 @@ def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
     match node:
         case Pointwise(args=args):
             return args
-        case Slice(tile=tile) | FeatureSum(tile=tile) | RowSum(tile=tile):
+        case Slice(tile=tile) | Gather(tile=tile) | Fold(tile=tile) | Running(tile=tile) | RowSum(tile=tile):
             return (tile,)
         case Cat(parts=parts):
             return parts
@@ -209,3 +251,19 @@ def reachable(roots: Iterable[Operand | Reduction]) -> set[Operand | Reduction]:
             seen.add(node)
             todo += operands(node)
     return seen
+
+
+def in_order(roots: Iterable[Tile]) -> list[Tile]:
+    """The roots and all tiles that they are made of, each after what it reads."""
+    order: list[Tile] = []
+    seen: set[Tile] = set()
+    stack: list[tuple[Tile, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        tile, ready = stack.pop()
+        if ready:
+            order.append(tile)
+        elif tile not in seen:
+            seen.add(tile)
+            stack.append((tile, True))
+            stack += [(arg, False) for arg in reversed(operands(tile)) if not isinstance(arg, Weight | Constant)]
+    return order

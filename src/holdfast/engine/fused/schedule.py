@@ -17,7 +17,8 @@ from holdfast.engine.fused.program import (
     NARROW,
     Cat,
     Constant,
-    FeatureSum,
+    Fold,
+    Gather,
     Input,
     Operand,
     Outer,
@@ -27,10 +28,12 @@ from holdfast.engine.fused.program import (
     Rotate,
     RotateBack,
     RowSum,
+    Running,
     Slice,
     StepProgram,
     Tile,
     Weight,
+    in_order,
     operands,
 )
 
@@ -55,7 +58,7 @@ class Loop:
     sums: list[RowSum | Outer] = dataclasses.field(default_factory=list)
 
 
-Statement = Loop | Product | FeatureSum | Rotate | RotateBack | Outer
+Statement = Loop | Product | Fold | Running | Rotate | RotateBack | Outer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +82,7 @@ def narrow_side(outer: Outer) -> str | None:
 
 def is_inline(tile: Tile) -> bool:
     """Whether a tile can be evaluated inside a loop, without memory."""
-    return isinstance(tile, Pointwise | Slice) or (isinstance(tile, Product) and tile.is_narrow)
+    return isinstance(tile, Pointwise | Slice | Gather) or (isinstance(tile, Product) and tile.is_narrow)
 
 
 def schedule(program: StepProgram, after: Callable[[Outer], bool] = lambda outer: True) -> Schedule:
@@ -87,7 +90,7 @@ def schedule(program: StepProgram, after: Callable[[Outer], bool] = lambda outer
     wide = tuple(r for r in program.reductions if isinstance(r, Outer) and narrow_side(r) is None)
     products = tuple(r for r in wide if after(r))
     sums = [r for r in program.reductions if isinstance(r, RowSum) or (isinstance(r, Outer) and r not in wide)]
-    order = _in_order(program)
+    order = in_order([*program.saved, *_roots(program)])
     memory = _memory(program, order, wide, sums)
     statements: list[Statement] = []
     done: dict[Tile, int] = {}  # the statement after which a tile is in memory
@@ -147,29 +150,18 @@ def _roots(program: StepProgram) -> list[Tile]:
     return roots
 
 
-def _in_order(program: StepProgram) -> list[Tile]:
-    """All live tiles, each after what it reads."""
-    order: list[Tile] = []
-    seen: set[Tile] = set()
-    stack: list[tuple[Tile, bool]] = [(root, False) for root in reversed([*program.saved, *_roots(program)])]
-    while stack:
-        tile, ready = stack.pop()
-        if ready:
-            order.append(tile)
-        elif tile not in seen:
-            seen.add(tile)
-            stack.append((tile, True))
-            stack += [(arg, False) for arg in reversed(operands(tile)) if not isinstance(arg, Weight | Constant)]
-    return order
-
-
 def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...], sums: list) -> set[Tile]:
     memory = {t for t in order if not is_inline(t)}
     memory |= {t for t in program.outputs.values() if t is not None} | set(program.saved)
     memory |= {side for outer in products for side in (outer.left, outer.right)}
     for tile in order:
-        if isinstance(tile, Product):
+        if isinstance(tile, Gather):
             memory.add(tile.tile)
+        elif isinstance(tile, Product):
+            source = tile.tile
+            while isinstance(source, Slice) and source not in memory:  # rows of another tile's memory
+                source = source.tile
+            memory.add(source)
     for reduction in sums:
         if isinstance(reduction, Outer):
             memory.add(reduction.right if _wide(reduction) is reduction.left else reduction.left)
@@ -215,7 +207,7 @@ def _loads(tile: Tile, memory: set[Tile], root: bool = False) -> set[tuple[Tile,
 
     if tile in memory and not root:
         return {(tile, True)}
-    visit(operands(tile), not isinstance(tile, Slice | Product))
+    visit(operands(tile), not isinstance(tile, Slice | Gather | Product))
     features = tile.features
     while todo:
         node, same_row = todo.pop()
@@ -223,7 +215,7 @@ def _loads(tile: Tile, memory: set[Tile], root: bool = False) -> set[tuple[Tile,
         if node in memory:
             found.add((node, same_row))
         else:
-            visit(operands(node), same_row and not isinstance(node, Slice | Product))
+            visit(operands(node), same_row and not isinstance(node, Slice | Gather | Product))
     return found
 
 
@@ -253,14 +245,18 @@ def render(plan: Schedule, name: str) -> str:
                     lines.append(f"        {names[write.target]}[{row}] = {text}")
                 lines += [f"        {_sum_text(r, plan.program.reductions, names)}" for r in sums]
             case Product(tile=tile, matrix=matrix, features=features):
-                lines.append(
-                    f"    {names[statement]} = w{matrix.index}.T @ {names[tile]}  # ({features}, {tile.features})"
-                )
+                size = f"({features}, {tile.features})"
+                lines.append(f"    {names[statement]} = w{matrix.index}.T @ {_rows_text(tile, names)}  # {size}")
             case Outer(left=left, right=right):
                 index = plan.program.reductions.index(statement)
                 lines.append(f"    sum{index} += {names[left]} @ {names[right]}.T")
-            case FeatureSum(tile=tile):
-                lines.append(f"    {names[statement]} = sum({_text(tile, names, 'f')} for f in range({tile.features}))")
+            case Fold(tile=tile, size=size, op=op):
+                word, row = "sum" if op == "add" else "max", "f" if statement.features == 1 else f"{size} * g + f"
+                body = f"{word}({_text(tile, names, row)} for f in range({size}))"
+                each = "" if statement.features == 1 else f"for g in range({statement.features}): "
+                lines.append(f"    {each}{names[statement]}{'[g]' if each else ''} = {body}")
+            case Running(tile=tile, size=size):
+                lines.append(f"    {names[statement]} = running_sum({_text(tile, names, ':')}, groups of {size})")
             case Rotate(tile=tile, angles=angles, permutations=permutations):
                 arguments = f"w{angles.index}, w{permutations.index}"
                 lines.append(f"    {names[statement]} = rotate({_text(tile, names, ':')}, {arguments})  # in place")
@@ -275,6 +271,16 @@ def render(plan: Schedule, name: str) -> str:
     returned = ", ".join(f"{key}={names[t]}" for key, t in plan.program.outputs.items() if t is not None)
     lines.append(f"    return {returned}")
     return "\n".join(lines)
+
+
+def _rows_text(tile: Tile, names: dict[Tile, str]) -> str:
+    if isinstance(tile, Slice) and tile not in names:
+        return f"{names[tile.tile]}[{tile.start} : {tile.start + tile.features}]"
+    return names[tile]
+
+
+def _short(table: tuple[int, ...]) -> str:
+    return f"[{', '.join(map(str, table[:4]))}{', ...' if len(table) > 4 else ''}]"
 
 
 def _sum_text(reduction: RowSum | Outer, all_reductions: tuple[Reduction, ...], names: dict[Tile, str]) -> str:
@@ -300,7 +306,9 @@ def _text(node: Operand, names: dict[Tile, str], row: str, root: bool = False) -
         case Slice(tile=tile, start=start):
             return _text(tile, names, f"{start} + {row}" if start else row)
         case Product(tile=tile, matrix=matrix):
-            return f"w{matrix.index}[:, {row}] @ {names[tile]}"
+            return f"w{matrix.index}[:, {row}] @ {_rows_text(tile, names)}"
+        case Gather(tile=tile, table=table):
+            return _text(tile, names, f"{_short(table)}[{row}]")
         case Pointwise(op=op, args=args):
             texts = [_text(a, names, row) for a in args]
             sign = {

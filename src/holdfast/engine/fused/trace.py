@@ -1,217 +1,257 @@
-"""A cell's step, seen as graphs of ATen operators: the first stage of the compiler.
+"""A cell's step and its gradient, seen as one graph of ATen operators: the first stage of the compiler.
 
-    trace_step(cell, ...)  →  Traced(prologue, forward, vjp)
+    trace_step(cell, ...)      →  Traced: the graph, which of its nodes are new states and which are gradients
+    differs(traced, again)     →  None, or the first operator in which another trace is not the same program
 
-``forward`` maps (x or drive, states, weights) to the new states, ``vjp`` maps those and the cotangents of the new
-states to gradients. What depends on weights alone (a transpose, ``1 - alpha``) is not part of a step: it is split off
-as ``prologue`` and runs once a sequence in PyTorch, where autograd takes care of it.
+The step runs on real tensors under a recorder; then autograd goes back through it, still under the recorder. So the
+gradient is autograd's own, with whatever the step does to it: a custom ``torch.autograd.Function``, a ``no_grad``
+region, ``detach``.
 
-A graph is recorded at one batch size and must hold for all, so it is recorded at two and compared.
+A graph is recorded at one batch size and must hold for all, so it is recorded at two: a size that follows the batch
+size becomes ``Batch(k)``, k samples' worth, and any other difference is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.fused.graph import Graph, Node, Unsupported, record
+from holdfast.engine.fused.graph import Graph, Node, Recorder, Unsupported, refuse_peeks
 from holdfast.linalg.givens import rotations_as_primitive
 
-__all__ = ["BATCH", "Traced", "trace_step"]
+__all__ = ["Batch", "Traced", "differs", "own_tensors", "random_state_kept", "record_step", "trace_step"]
+
+SIZES = 13, 17  # batch sizes of a trace; nothing but a multiple of the batch size is 13 k at one and 17 k at the other
 
 
-class _Batch:
-    """Stands in a graph wherever the batch size stood."""
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Stands in a graph wherever ``times`` the batch size stood."""
 
-    def __repr__(self) -> str:
-        return "BATCH"
-
-
-BATCH = _Batch()
-
-# Operators whose whole-number arguments are sizes; anywhere else a batch size among the arguments is a value.
-_TAKES_SIZES = {
-    "view",
-    "_unsafe_view",
-    "reshape",
-    "expand",
-    "full",
-    "zeros",
-    "ones",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-}
-_TAKES_SIZES |= {"slice_backward"}
-_PRIMES = (13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73)
+    times: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """What ``trace_step`` returns. Inputs of the graphs: source, states, weights, and for ``vjp`` the cotangents."""
+    """What ``trace_step`` returns.
 
-    prologue: Graph  # cell.weights(), then ``own``, to the weights that a step reads
-    own: tuple[str, ...]  # parameters and buffers of the cell that are read besides cell.weights()
-    forward: Graph
-    vjp: Graph | None
-    weights: tuple[tuple[int, ...], ...]  # the shape of each weight that a step reads
+    Inputs of the graph: source, states, ``cell.weights()``, cotangents of the new states. Nodes of kind "own" are the
+    cell's tensors that the step reads besides, by their position in ``own_tensors``.
+    """
+
+    graph: Graph
+    ahead: int  # nodes up to here belong to the step, later ones to its gradient
+    new: tuple[Node, ...]
+    grads: tuple[Node | None, ...]  # of source, states, weights, then of every tensor of ``own_tensors``
+    own: tuple[str, ...]  # the names of ``own_tensors``
     source_features: int
     state_sizes: tuple[int, ...]
-    wanted: tuple[int, ...]  # the inputs whose gradients ``vjp`` returns, in order
+    weights: int  # how many cell.weights() returned
+    dtype: torch.dtype
+    gradient: bool
+
+
+def own_tensors(cell: Cell) -> dict[str, Tensor]:
+    """The cell's parameters and buffers by name."""
+    return dict(cell.named_parameters()) | dict(cell.named_buffers())
 
 
 def trace_step(cell: Cell, weights: Sequence[Tensor], source_features: int, *, fold: bool, gradient: bool) -> Traced:
-    """Trace one step of ``cell``.
+    """Trace one step of ``cell``, at two batch sizes.
 
     Args:
         weights: what ``cell.weights()`` returned.
         source_features: features of x if ``fold``, else of the drive.
         fold: whether ``cell.drive`` is part of the step.
-        gradient: whether to trace ``vjp`` as well.
+        gradient: whether to trace the gradient as well.
     """
-    taken = {cell.input_size, source_features, *cell.state_sizes, *(n for w in weights for n in w.shape)}
-    sizes = [n for n in _PRIMES if n not in taken][:2]
-    if len(sizes) < 2:
-        raise Unsupported("the cell has sizes in the way of the trace")
-    with torch.inference_mode(False), torch.enable_grad(), rotations_as_primitive():
-        one, other = (_trace_at(cell, weights, source_features, fold, gradient, n) for n in sizes)
-    for graph, twin in ((one.forward, other.forward), (one.vjp, other.vjp)):
-        if graph is not None and twin is not None:
-            _mark_batch(graph, twin, *sizes)
+    with random_state_kept():
+        one, other = (record_step(cell, weights, source_features, fold=fold, gradient=gradient, batch=n) for n in SIZES)
+    _mark_batch(one.graph, other.graph, *SIZES)
     return one
 
 
-def _trace_at(
-    cell: Cell, weights: Sequence[Tensor], source_features: int, fold: bool, gradient: bool, batch: int
+def record_step(
+    cell: Cell, weights: Sequence[Tensor], source_features: int, *, fold: bool, gradient: bool, batch: int
 ) -> Traced:
+    """Record one step at one batch size. The caller's grad mode is the step's, as in the plain loop."""
     dtype, count = cell.example_weight().dtype, len(cell.state_sizes)
-    generator = torch.Generator().manual_seed(0)  # tracing leaves the user's random numbers alone
+    generator = torch.Generator().manual_seed(0)
 
     def example(size: int) -> Tensor:
         return torch.rand(batch, size, dtype=dtype, generator=generator) + 0.5
 
-    def step(source: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
-        drive = cell.drive(source) if fold else source
-        return tuple(cell.step(drive, rest[:count], rest[count:]))
-
-    source, states = example(source_features), [example(size) for size in cell.state_sizes]
-    names, own = (
-        zip(*cell.named_parameters(), *cell.named_buffers(), strict=True)
-        if any(True for _ in cell.state_dict())
-        else ((), ())
-    )
-    try:
-        whole = record(step, [source, *states, *(w.detach() for w in weights)], own)
-    except RuntimeError as error:
-        raise Unsupported(f"its step cannot be traced ({str(error).splitlines()[0]})") from error
-    prologue, read, forward = _split(whole, 1 + count)
-    with torch.no_grad():
-        values = prologue.run(*weights, *(own[i] for i in read))
-    _check(values, whole.outputs, states, dtype)
-    inputs = [source, *states, *values]
-    vjp, wanted = None, tuple(i for i, t in enumerate(inputs) if t.is_floating_point())
-    if gradient:
-
-        def pull_back(*tensors: Tensor) -> Sequence[Tensor | None]:
-            primals = [t.detach() for t in tensors[: len(inputs)]]
-            for i in wanted:
-                primals[i].requires_grad_()
-            pairs = zip(forward.run(*primals), tensors[len(inputs) :], strict=True)
-            pairs = [(result, cotangent) for result, cotangent in pairs if result.requires_grad]
-            if not pairs:
-                return [None] * len(wanted)
-            results, cotangents = zip(*pairs, strict=True)
-            # What torch.autograd.grad calls after checking the cotangents, which imports half a second of SymPy.
-            engine, inputs_ = torch.autograd.Variable._execution_engine, tuple(primals[i] for i in wanted)
-            return engine.run_backward(
-                results, cotangents, False, False, inputs_, allow_unreachable=True, accumulate_grad=False
-            )
-
-        vjp = record(pull_back, [*inputs, *(example(size) for size in cell.state_sizes)])
+    tensors = own_tensors(cell)
+    own = list(tensors.values())
+    hooked = [(t, f"its step reads {name}, which has a hook") for name, t in tensors.items() if t._backward_hooks]
+    grad_mode = torch.is_grad_enabled()  # before inference_mode(False), which switches it on
+    with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
+        inputs = [
+            example(source_features),
+            *(example(n) for n in cell.state_sizes),
+            *(w.detach().clone() for w in weights),
+        ]
+        if gradient:
+            for tensor in inputs:
+                if tensor.is_floating_point():
+                    tensor.requires_grad_()
+        cotangents = [example(n) for n in cell.state_sizes] if gradient else []
+        try:
+            recorder = Recorder([*inputs, *cotangents], own, hooked if gradient else ())  # Note [Hooks]
+            with rotations_as_primitive(), recorder:
+                with refuse_peeks():
+                    drive = cell.drive(inputs[0]) if fold else inputs[0]
+                    new = cell.step(drive, tuple(inputs[1 : 1 + count]), tuple(inputs[1 + count :]))
+                if not isinstance(new, tuple | list) or not all(isinstance(entry, Tensor) for entry in new):
+                    raise Unsupported(f"its step returns a {type(new).__name__} instead of a tuple of tensors")
+                ahead = len(recorder.graph.nodes)
+                grads = _pull_back(new, cotangents, [*inputs, *own]) if gradient else []
+        except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
+            raise Unsupported(f"its step cannot be traced ({str(error).splitlines()[0]})") from error
+        nodes = tuple(recorder.node(entry) for entry in new)
+    if len(nodes) != count:
+        raise Unsupported(f"its step returns {len(nodes)} states for {count}")
+    for node, size in zip(nodes, cell.state_sizes, strict=True):
+        if node.shape != (batch, size) or node.dtype != dtype:
+            raise Unsupported(f"its step makes {node} of {node.dtype} of a state of shape {(batch, size)} and {dtype}")
     return Traced(
-        prologue=prologue,
-        own=tuple(names[i] for i in read),
-        forward=forward,
-        vjp=vjp,
-        weights=tuple(tuple(v.shape) for v in values),
+        graph=recorder.graph,
+        ahead=ahead,
+        new=nodes,
+        grads=tuple(None if grad is None else recorder.node(grad) for grad in grads),
+        own=tuple(tensors),
         source_features=source_features,
         state_sizes=tuple(cell.state_sizes),
-        wanted=wanted if gradient else (),
+        weights=len(weights),
+        dtype=dtype,
+        gradient=gradient,
     )
 
 
-def _check(values: Sequence[Tensor], outputs: Sequence[Node | None], states: list[Tensor], dtype: torch.dtype) -> None:
-    for value in values:
-        if value.is_floating_point() and value.dtype != dtype:
-            raise Unsupported(f"it mixes {dtype} with {value.dtype}")
-    if len(outputs) != len(states):
-        raise Unsupported(f"its step returns {len(outputs)} states for {len(states)}")
-    for node, state in zip(outputs, states, strict=True):
-        if node is None or node.shape != tuple(state.shape) or node.value.dtype != dtype:
-            raise Unsupported(f"its step makes {node} of a state of shape {tuple(state.shape)}")
+# Note [Hooks]
+# A hook on a parameter runs once per backward pass, on the whole gradient. Autograd would also run it while a step's
+# gradient is recorded, so a step may not read such a parameter itself. weights() and an unfolded drive() may: they run
+# in PyTorch.
 
 
-def _split(whole: Graph, tiles: int) -> tuple[Graph, list[int], Graph]:
-    """Part what depends on weights alone from the rest: the prologue, the cell's tensors that it reads, the step."""
-    before, after = Graph(), Graph()
-    place_before: dict[Node, Node] = {}
-    place_after: dict[Node, Node] = {node: after.input(node.value) for node in whole.inputs[:tiles]}
-    for node in whole.inputs[tiles:]:
-        place_before[node] = before.input(node.value)
-    in_step = set(whole.inputs[:tiles])
-    read: list[int] = []
-    frontier: list[Node] = []
-    for node in whole.nodes:
-        if node.kind == "own":
-            place_before[node] = before.input(node.value)
-            read.append(node.target)
-        elif not node.inputs or any(
-            arg in in_step for arg in node.inputs
-        ):  # what is made of nothing may be of batch size
-            in_step.add(node)
-            frontier += [arg for arg in node.inputs if arg not in in_step and arg not in frontier]
-    frontier += [n for n in whole.outputs if n is not None and n not in in_step and n not in frontier]
-    for node in frontier:
-        place_after[node] = after.input(node.value)
-    for node in whole.nodes:
-        if node in in_step:
-            place_after[node] = after.copy(node, place_after.__getitem__)
-        elif node.kind == "call":
-            place_before[node] = before.copy(node, place_before.__getitem__)
-    before.outputs = [place_before[node] for node in frontier]
-    after.outputs = [None if node is None else place_after[node] for node in whole.outputs]
-    return before, read, after
+def _pull_back(new: Sequence[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor | None]:
+    """The gradients at the leaves, None where there is none."""
+    pairs = [
+        (result, cotangent) for result, cotangent in zip(new, cotangents, strict=True) if result.grad_fn is not None
+    ]
+    wanted = [i for i, t in enumerate(leaves) if t.is_leaf and t.requires_grad]
+    found: list[Tensor | None] = [None] * len(leaves)
+    passed_on = [i for i in wanted if any(leaves[i] is result for result in new)]
+    if pairs and wanted:
+        results, seeds = zip(*pairs, strict=True)
+        # What torch.autograd.grad calls after checking the cotangents, which imports half a second of SymPy.
+        engine, inputs = torch.autograd.Variable._execution_engine, tuple(leaves[i] for i in wanted)
+        grads = engine.run_backward(results, seeds, False, False, inputs, allow_unreachable=True, accumulate_grad=False)
+        for i, grad in zip(wanted, grads, strict=True):
+            found[i] = grad
+    for i in passed_on:  # a state that is returned as it came
+        for result, cotangent in zip(new, cotangents, strict=True):
+            if result is leaves[i]:
+                before = found[i]
+                found[i] = cotangent if before is None else before + cotangent
+    return found
+
+
+@contextlib.contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Tracing leaves the user's random numbers alone, PyTorch's, NumPy's and Python's.
+
+    Between two traces the generators go on: a number that a step draws outside PyTorch is a constant that differs.
+    """
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's, whatever we think of it
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+# -- two batch sizes -------------------------------------------------------------------------------------------------
 
 
 def _mark_batch(graph: Graph, twin: Graph, size: int, twin_size: int) -> None:
-    """Write BATCH wherever the two traces differ by their batch size, and refuse any other difference."""
-    place = {node: i for i, node in enumerate((*graph.inputs, *graph.nodes))}
-    twin_place = {node: i for i, node in enumerate((*twin.inputs, *twin.nodes))}
+    """Write ``Batch`` wherever the two traces differ by their batch size, and refuse any other difference."""
 
-    def changes(node: Node) -> Unsupported:
-        return Unsupported(f"its step depends on the batch size, in operator {node.name}")
+    def merge(a: Any, b: Any) -> Any:
+        if _is_number(a) and _is_number(b) and a != b and a % size == 0 and a // size * twin_size == b:
+            return Batch(a // size)
+        raise _Different
 
-    def merge(a: Any, b: Any, takes_sizes: bool, node: Node) -> Any:
-        if isinstance(a, Node) and isinstance(b, Node) and place[a] == twin_place[b]:
+    for node, _, merged in _merged(graph, twin, merge):
+        node.args, kwargs, node.shape = merged
+        node.kwargs = dict(kwargs)
+
+
+def differs(traced: Traced, again: Traced, batch: int) -> str | None:
+    """The first operator in which ``again``, recorded at batch size ``batch``, is another program; None if none."""
+
+    def same(a: Any, b: Any) -> Any:
+        if isinstance(a, Batch) and _is_number(b) and a.times * batch == b:
+            return a
+        raise _Different
+
+    try:
+        for _ in _merged(traced.graph, again.graph, same):
+            pass
+    except Unsupported as difference:
+        return str(difference)
+    return None
+
+
+class _Different(Exception):
+    pass
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _merged(graph: Graph, twin: Graph, merge: Any) -> Iterator[tuple[Node, Node, Any]]:
+    """Node by node (node, its twin, their arguments and shape merged); ``merge`` decides where the two differ."""
+    places = [{node: i for i, node in enumerate((*g.inputs, *g.nodes))} for g in (graph, twin)]
+
+    def merged(a: Any, b: Any) -> Any:
+        if isinstance(a, Node) and isinstance(b, Node) and places[0][a] == places[1][b]:
             return a
         if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-            return type(a)(merge(x, y, takes_sizes, node) for x, y in zip(a, b, strict=True))
-        if takes_sizes and (a, b) == (size, twin_size):
-            return BATCH
-        if type(a) is type(b) and (a == b or (a != a and b != b)):
+            return type(a)(merged(x, y) for x, y in zip(a, b, strict=True))
+        if type(a) is type(b) and (a == b or (a != a and b != b)) and repr(a) == repr(b):  # repr tells 0.0 from -0.0
             return a
-        raise changes(node)
+        return merge(a, b)
 
-    for node, other in zip(graph.nodes, twin.nodes, strict=False):
-        if node.target != other.target:
-            raise changes(node)
-        takes_sizes = node.name in _TAKES_SIZES
-        merge(tuple(node.kwargs.items()), tuple(other.kwargs.items()), takes_sizes, node)
-        node.args = merge(tuple(node.args), tuple(other.args), takes_sizes, node)
+    if len(graph.inputs) != len(twin.inputs):
+        raise Unsupported("its step takes other inputs than before")
+    for node, other in zip((*graph.inputs, *graph.nodes), (*twin.inputs, *twin.nodes), strict=False):
+        try:
+            if node.kind != other.kind or node.target != other.target or node.dtype != other.dtype:
+                raise _Different
+            if node.kind == "constant" and not torch.equal(node.value, other.value):  # type: ignore[arg-type]
+                raise _Different
+            pairs = (
+                (node.args, tuple(node.kwargs.items()), node.shape),
+                (
+                    other.args,
+                    tuple(other.kwargs.items()),
+                    other.shape,
+                ),
+            )
+            yield node, other, merged(*pairs)
+        except _Different:
+            raise Unsupported(f"its step depends on the batch size, in operator {node.name}") from None
     if len(graph.nodes) != len(twin.nodes):
-        raise changes((*graph.nodes, *twin.nodes)[-1])
+        last = max((graph.nodes, twin.nodes), key=len)[-1]
+        raise Unsupported(f"its step depends on the batch size, in operator {last.name}")

@@ -1,0 +1,399 @@
+"""One scan by compiled loops: blocks, threads, autograd. The last stage.
+
+    scan_fused(cell, xs, state, weights, ...)  →  outputs, last state
+
+A call splits the batch into blocks and runs one kernel per block, each on its own thread with no word between them
+until the end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from holdfast.cells import Cell
+from holdfast.engine.fused import buffers, pack, trial
+from holdfast.engine.fused.emit import Shape, kept_rows
+from holdfast.engine.fused.graph import Unsupported, mapped
+from holdfast.engine.fused.plan import NAMES, Plan, failure, plan_for, unfold
+from holdfast.engine.fused.program import Input, Outer, Tile
+from holdfast.engine.fused.team import worker_count
+from holdfast.engine.fused.trace import Batch, own_tensors
+from holdfast.engine.reference import plain_loop
+from holdfast.errors import FusedError
+from holdfast.types import State
+
+__all__ = ["Call", "scan_fused"]
+
+CHUNK = 1 << 22  # bytes of drive that are made at a time when nothing of them is kept
+
+
+def scan_fused(
+    cell: Cell,
+    xs: Tensor,
+    state: State,
+    weights: tuple[Tensor, ...],
+    *,
+    lengths: Tensor | None = None,
+    reverse: bool = False,
+    need_output: bool = True,
+    refused: Any = None,
+) -> tuple[Tensor | None, State]:
+    """``scan_reference`` by compiled loops; ``Unsupported`` with the reason if the cell's step has no plan.
+
+    Args:
+        weights: what ``cell.weights()`` returned.
+        refused: called with the reason if a gradient has to be computed by the plain loop after all.
+    """
+    leaves = (xs, *state, *weights, *cell.parameters())
+    gradient = torch.is_grad_enabled() and any(t.requires_grad for t in leaves)
+    while True:
+        plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1])
+        call = Call(cell, plan, lengths, reverse, _shape(plan, xs.shape[1], lengths), refused=refused)
+        call.source_grad = not gradient or xs.requires_grad or not plan.fold
+        tensors = own_tensors(cell) if plan.lowered(True).own else {}
+        own = tuple(tensors[name] for name in plan.lowered(True).own)
+        try:
+            trial.try_forward(call, xs, weights, own, output=gradient or need_output)
+        except trial.Disagreement as difference:
+            unfold(cell, plan, weights, str(difference))
+            continue
+        except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
+            unfold(cell, plan, weights, failure(error))
+            continue
+        if not gradient:
+            return _without_gradient(call, xs, state, weights, own, need_output)
+        source = xs if plan.fold else cell.drive(xs)
+        call.noise = call.drawn(len(xs), xs.shape[1])
+        used = plan.lowered(call.source_grad).finish.outputs
+        given = (t if grad is not None else t.detach() for t, grad in zip((*weights, *own), used, strict=True))
+        output, *last = FusedScan.apply(call, source, *state, *given)
+        return (output if need_output else None), tuple(last)
+
+
+def _without_gradient(
+    call: Call, xs: Tensor, state: State, weights: Any, own: Any, need_output: bool
+) -> tuple[Tensor | None, State]:
+    """Nothing is kept, so the drive is made for a stretch of steps at a time."""
+    plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
+    values = call.values(weights, own)
+    output = buffers.empty((steps, batch, state[0].shape[1]), plan.dtype) if need_output else None
+    width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
+    even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)
+    stretch = max(1, CHUNK // (batch * width)) if even and not plan.fold else steps
+    whole = None if plan.fold or even else cell.drive(xs)
+    for start in range(0, steps, stretch):
+        window = slice(
+            steps - start - stretch if call.reverse else start, steps - start if call.reverse else start + stretch
+        )
+        window = slice(max(0, window.start), min(steps, window.stop))
+        source = xs[window] if plan.fold else cell.drive(xs[window]) if whole is None else whole
+        here = None if call.lengths is None else (call.lengths - window.start).clamp(0, window.stop - window.start)
+        part = dataclasses.replace(call, lengths=here, noise=call.drawn(len(source), batch))
+        state, _ = part.forward(source, state, values, None if output is None else output[window], gradient=False)
+    return output, state
+
+
+class FusedScan(torch.autograd.Function):
+    """The compiled scan as one node of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, source: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        count, weights = len(call.plan.traced.state_sizes), call.plan.traced.weights
+        state, given, own = tensors[:count], tensors[count : count + weights], tensors[count + weights :]
+        output = buffers.empty((*source.shape[:2], state[0].shape[1]), call.plan.dtype)
+        values = call.values(given, own)
+        last, kept = call.forward(source, state, values, output, gradient=True)
+        ctx.call, ctx.values = call, len(values)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(source, *tensors, output, *values, *kept)
+        return output, *last
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        call: Call = ctx.call
+        source, *rest = ctx.saved_tensors
+        count = len(call.plan.traced.state_sizes)
+        inputs = len(ctx.needs_input_grad) - 2
+        tensors, output = rest[:inputs], rest[inputs]
+        values, kept = rest[inputs + 1 : inputs + 1 + ctx.values], rest[inputs + 1 + ctx.values :]
+        needs = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():  # a second derivative is wanted: go back through the plain loop
+            return None, *call.plain_backward(needs, source, tensors, grads, create_graph=True)
+        try:
+            trial.try_backward(call, source, tensors, output_grad=grads[0] is not None)
+        except Exception as error:  # as in scan_fused
+            call.give_up(error, tensors)
+            return None, *call.plain_backward(needs, source, tensors, grads, create_graph=False)
+        return None, *call.backward(source, tensors[:count], values, output, kept, grads)
+
+
+class _Given(TorchDispatchMode):
+    """Random operators get these numbers instead of new ones, one after another."""
+
+    def __init__(self, numbers: list[Tensor | None]):
+        super().__init__()
+        self._numbers = iter(numbers)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **(kwargs or {}))
+        given = next(self._numbers)
+        result = (
+            args[0] if func._schema.is_mutable else torch.empty(args[0] if isinstance(args[0], list) else args[0].shape)
+        )
+        return result if given is None else result.copy_(given.reshape(result.shape))
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+    """One scan: its blocks and its arguments. ``shape`` is settled here: backward reads what forward laid out, whatever
+    the number of threads has become meanwhile.
+    """
+
+    cell: Cell
+    plan: Plan
+    lengths: Tensor | None
+    reverse: bool
+    shape: Shape
+    source_grad: bool = True
+    noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
+    refused: Any = None
+
+    def values(self, weights: Any, own: Any) -> tuple[Tensor, ...]:
+        """The weights that kernels read."""
+        with torch.no_grad():
+            return self.plan.lowered(self.source_grad).prologue.run(*(w.detach() for w in (*weights, *own)))
+
+    def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
+        """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
+        noises = self.plan.lowered(self.source_grad).noises
+        kept = [buffers.empty((steps, batch, n.tile.features), self.plan.dtype) if n.is_read else None for n in noises]
+
+        def sized(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return type(value)(map(sized, value))
+            return value.times * batch if isinstance(value, Batch) else value
+
+        for t in reversed(range(steps)) if self.reverse and noises else range(steps) if noises else ():
+            for noise, place in zip(noises, kept, strict=True):
+                args, kwargs = mapped(
+                    (noise.node.args, noise.node.kwargs), lambda n: torch.empty(sized(n.shape), dtype=self.plan.dtype)
+                )
+                drawn = noise.node.target(*sized(args), **kwargs)
+                if place is not None:
+                    place[t] = drawn.reshape(batch, -1)
+        return tuple(kept)
+
+    def forward(
+        self, source: Tensor, state: Any, values: Any, output: Tensor | None, *, gradient: bool
+    ) -> tuple[State, list[Tensor]]:
+        plan, (steps, batch) = self.plan, source.shape[:2]
+        source, state = pack.rows(source), [pack.rows(entry) for entry in state]
+        last = [torch.empty_like(entry) for entry in state]
+        shape = self.shape
+        schedule = plan.forward(self.source_grad)
+        kernel = plan.forward_kernel(shape, output is not None, gradient, self.source_grad)
+        keep = sorted(plan.keep(self.source_grad)) if gradient else []
+        widths = {f"s{i}": n for i, n in enumerate(plan.traced.state_sizes)}
+        widths |= {f"k{i}": t.features for i, t in enumerate(schedule.program.saved)}
+        blocks = math.ceil(batch / shape.lanes)
+        kept = [buffers.empty((blocks, steps, kept_rows(widths[n], shape), shape.lanes), plan.dtype) for n in keep]
+        held, shared = pack.weight_arguments(schedule, shape, values, plan.dtype)
+        arguments = []
+        for b in range(blocks):
+            a = self._block(b, shape, steps, batch, held) | shared
+            a |= self._tensor("x", source, b, shape) | self._noise(b, shape)
+            if output is not None:
+                a |= self._tensor("out", output, b, shape)
+            for i, (first, final) in enumerate(zip(state, last, strict=True)):
+                a |= pack.state_argument(f"s{i}_first", first, b, shape)
+                a |= pack.state_argument(f"s{i}_last", final, b, shape)
+            a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
+            arguments.append(a)
+        kernel(arguments, worker_count(blocks))
+        del held
+        return tuple(last), kept
+
+    def backward(
+        self, source: Tensor, state: Any, values: Any, output: Tensor, kept: Any, grads: Any
+    ) -> tuple[Tensor | None, ...]:
+        plan, (steps, batch), shape = self.plan, source.shape[:2], self.shape
+        schedule, lowered = plan.backward(self.source_grad, shape), plan.lowered(self.source_grad)
+        source, state = pack.rows(source), [pack.rows(entry) for entry in state]
+        output_grad = None if grads[0] is None else pack.rows(grads[0])
+        last_grads = [torch.zeros_like(s) if g is None else pack.rows(g) for g, s in zip(grads[1:], state, strict=True)]
+        first_grads = [torch.empty_like(entry) for entry in state]
+        stored = plan.stored(self.source_grad, shape)
+        times = [buffers.empty((steps, batch, tile.features), plan.dtype) for tile in stored]
+        x_tile = schedule.program.outputs["x"]
+        x_grad = None if x_tile is None else buffers.empty((steps, batch, x_tile.features), plan.dtype)
+        blocks = math.ceil(batch / shape.lanes)
+        workers = worker_count(blocks)
+        sums = pack.sums(schedule, workers, shape, plan.dtype)
+        kernel = plan.backward_kernel(shape, output_grad is not None, self.source_grad)
+        held, shared = pack.weight_arguments(schedule, shape, values, plan.dtype)
+        keep = sorted(plan.keep(self.source_grad))
+        arguments = []
+        for b in range(blocks):
+            a = self._block(b, shape, steps, batch, held) | shared
+            a |= self._tensor("x", source, b, shape) | self._tensor("out", output, b, shape) | self._noise(b, shape)
+            for name, tensor in (
+                ("out_grad", output_grad),
+                ("x_grad", x_grad),
+                *((f"t{j}", t) for j, t in enumerate(times)),
+            ):
+                if tensor is not None:
+                    a |= self._tensor(name, tensor, b, shape)
+            for i, entry in enumerate(state):
+                a |= pack.state_argument(f"s{i}_first", entry, b, shape)
+                a |= pack.state_argument(f"s{i}_last_grad", last_grads[i], b, shape)
+                a |= pack.state_argument(f"s{i}_first_grad", first_grads[i], b, shape)
+            a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
+            a |= {f"r{i}": t[b % workers].data_ptr() for i, t in sums.items()}  # blocks of one thread share a sum
+            arguments.append(a)
+        kernel(arguments, workers)
+        del held
+        time_of = dict(zip(stored, times, strict=True))
+        time_of |= {t: source for n, t in schedule.program.inputs.items() if n == "x"}
+        if x_tile is not None and x_grad is not None:
+            time_of[x_tile] = x_grad
+        totals = [
+            self._product_of(r, time_of, state[0], output) if r in schedule.products else pack.total(r, sums[i])
+            for i, r in enumerate(schedule.program.reductions)
+        ]
+        with torch.no_grad():
+            return x_grad, *first_grads, *lowered.finish.run(*totals, *(values[i] for i in lowered.finish_reads))
+
+    def plain_backward(
+        self, needs: Any, source: Tensor, tensors: Any, grads: Any, *, create_graph: bool
+    ) -> list[Tensor | None]:
+        """The same gradients from the plain loop, with a graph of their own."""
+        count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
+        with torch.enable_grad():
+            if not create_graph:
+                inputs = [t.detach().requires_grad_(need) for t, need in zip((source, *tensors), needs, strict=True)]
+                inputs[1 + count + total :] = tensors[count + total :]  # the cell's own, which its step reads by itself
+            else:
+                inputs = [source, *tensors]
+            weights = tuple(inputs[1 + count : 1 + count + total])
+            output, last = self.plain(inputs[0], tuple(inputs[1 : 1 + count]), weights)
+            pairs = zip((output, *last), grads, strict=True)
+            pairs = [(value, g) for value, g in pairs if g is not None and value.requires_grad]
+            wanted = [i for i, need in enumerate(needs) if need]
+            result: list[Tensor | None] = [None] * len(inputs)
+            if pairs and wanted:
+                found = torch.autograd.grad(
+                    [v for v, _ in pairs],
+                    [inputs[i] for i in wanted],
+                    [g for _, g in pairs],
+                    create_graph=create_graph,
+                    allow_unused=True,
+                )
+                for i, grad in zip(wanted, found, strict=True):
+                    result[i] = grad
+        return result
+
+    def plain(self, source: Tensor, state: State, weights: tuple[Tensor, ...]) -> tuple[Tensor, State]:
+        """This scan by the plain loop; its random numbers are those that were drawn, if they were."""
+        cell, steps = self.cell, len(source)
+        drives = cell.drive(source) if self.plan.fold else source
+        times = iter(reversed(range(steps)) if self.reverse else range(steps))
+
+        def step(drive: Tensor, state: State) -> State:
+            t = next(times)
+            with _Given([None if z is None else z[t] for z in self.noise]) if self.noise else contextlib.nullcontext():
+                return cell.step(drive, state, weights)
+
+        output, last = plain_loop(step, drives, state, lengths=self.lengths, reverse=self.reverse, need_output=True)
+        assert output is not None
+        return output, last
+
+    def give_up(self, error: Exception, tensors: Any) -> None:
+        """A gradient that could not be computed or did not agree: the plain loop does it, and does so from now on."""
+        count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
+        reason = str(error) if isinstance(error, Unsupported | trial.Disagreement) else failure(error)
+        unfold(self.cell, self.plan, tuple(tensors[count : count + total]), reason)
+        if self.refused is None:
+            name = type(self.cell).__name__
+            raise FusedError(f"the gradient of a scan of {name} cannot run on the fused backend: {reason}.") from error
+        self.refused(reason)
+
+    # -- arguments ---------------------------------------------------------------------------------------------------
+
+    def _block(self, b: int, shape: Shape, steps: int, batch: int, held: list[Any]) -> dict[str, int]:
+        samples = min(shape.lanes, batch - b * shape.lanes)
+        arguments = {"steps": steps, "samples": samples}
+        if shape.masked:
+            lives = torch.zeros(2, shape.lanes, dtype=torch.int32)
+            here = slice(b * shape.lanes, b * shape.lanes + samples)
+            length = torch.full((samples,), steps) if self.lengths is None else self.lengths[here]
+            lives[0, :samples] = steps - length if self.reverse else 0
+            lives[1, :samples] = steps if self.reverse else length
+            held.append(lives)
+            arguments |= {"first": lives[0].data_ptr(), "last": lives[1].data_ptr()}
+        return arguments
+
+    def _tensor(self, name: str, tensor: Tensor, b: int, shape: Shape) -> dict[str, int]:
+        """A tensor (time, batch, features): its first step in the scan's direction, and its strides."""
+        step, row, _ = tensor.stride()
+        address = tensor.data_ptr() + tensor.element_size() * row * b * shape.lanes
+        if self.reverse:
+            address += tensor.element_size() * step * (len(tensor) - 1)
+            step = -step
+        return {name: address, f"{name}_step": step, f"{name}_row": row}
+
+    def _noise(self, b: int, shape: Shape) -> dict[str, int]:
+        arguments: dict[str, int] = {}
+        for i, tensor in enumerate(self.noise):
+            if tensor is not None:
+                arguments |= self._tensor(f"z{i}", tensor, b, shape)
+        return arguments
+
+    def _product_of(self, outer: Outer, time_of: dict[Tile, Tensor], first: Tensor, output: Tensor) -> Tensor:
+        """Σ over steps and samples of left ⊗ right, as one product; an old state is the output of the step before."""
+        left, right = outer.left, outer.right
+        if self._is_old(left) and self._is_old(right):
+            both = self._old_states(first, output)
+            return pack.product(both, both)
+        if self._is_old(left):
+            return self._product_of(Outer(right, left), time_of, first, output).mT
+        if not self._is_old(right):
+            return pack.product(time_of[left], time_of[right])
+        if self.lengths is not None and self.reverse:
+            return pack.product(time_of[left], self._old_states(first, output))
+        grad = time_of[left]
+        later, earlier = (grad[:-1], output[1:]) if self.reverse else (grad[1:], output[:-1])
+        total = pack.product(grad[-1:] if self.reverse else grad[:1], first.unsqueeze(0))
+        return (
+            total.addmm_(later.reshape(-1, grad.shape[2]).mT, earlier.reshape(-1, output.shape[2]))
+            if len(later)
+            else total
+        )
+
+    @staticmethod
+    def _is_old(tile: Tile) -> bool:
+        return isinstance(tile, Input) and tile.name == "s0"
+
+    def _old_states(self, first: Tensor, output: Tensor) -> Tensor:
+        shifted = [output[1:], first.unsqueeze(0)] if self.reverse else [first.unsqueeze(0), output[:-1]]
+        old = torch.cat(shifted)
+        if self.lengths is not None and self.reverse:  # a sample enters at its last step, from its first state
+            entry = (torch.arange(len(old)).unsqueeze(1) == self.lengths - 1).unsqueeze(2)
+            old = torch.where(entry, first, old)
+        return old
+
+
+def _shape(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
+    """As many lanes as a thread's share of the batch fills."""
+    name = NAMES[plan.dtype]
+    vector = Shape(name, 8, False).vector
+    share = math.ceil(batch / torch.get_num_threads())
+    lanes = next((vector * n for n in (1, 2, 4) if share <= vector * n), vector * 4)
+    return Shape(name, lanes, masked=lengths is not None or batch % lanes != 0)

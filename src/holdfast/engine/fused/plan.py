@@ -1,0 +1,265 @@
+"""Plans: a cell's step traced, lowered, scheduled and compiled, for as long as it holds.
+
+    plan_for(cell, weights, ...)  →  Plan, made now or found; ``Unsupported`` with the reason if there is none
+
+A plan is found by everything that its trace baked in: the settings of the cell (settings.py), shapes and types of its
+weights, and whether gradients are wanted. Before a plan serves a batch size that it has not met, the step is recorded
+once at that size and compared. It is recorded again every ``AGAIN`` scans, in case it reads something that settings do
+not see. What a plan computes is tried out before it is believed (trial.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import math
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.cells import Cell
+from holdfast.engine.fused.cache import library
+from holdfast.engine.fused.emit import Kernel, Shape, emit_backward, emit_forward, summed_after
+from holdfast.engine.fused.graph import Unsupported
+from holdfast.engine.fused.lower import Lowered, lower
+from holdfast.engine.fused.program import Tile
+from holdfast.engine.fused.schedule import Schedule, render, schedule
+from holdfast.engine.fused.settings import PLANS, Settings, settings_of
+from holdfast.engine.fused.team import run_blocks
+from holdfast.engine.fused.trace import Traced, differs, random_state_kept, record_step, trace_step
+
+__all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "unfold"]
+
+FOLDED = 8  # inputs of at most this many features are projected inside the loop
+AGAIN = 64  # scans after which a step is recorded again
+RECENT = 4  # settings of a cell that are remembered
+NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def _remembered(method: Any) -> Any:
+    """Remember a method's results in its object, so that they go when it goes."""
+
+    @functools.wraps(method)
+    def remembering(self: Any, *args: Any) -> Any:
+        known = self.__dict__.setdefault("_known", {})
+        if (method, args) not in known:
+            known[method, args] = method(self, *args)
+        return known[method, args]
+
+    return remembering
+
+
+@dataclasses.dataclass(eq=False)
+class Plan:
+    """A traced step and what has been made of it so far."""
+
+    traced: Traced
+    fold: bool
+    dtype: torch.dtype
+    calls: int = 0
+    batches: dict[int, str | None] = dataclasses.field(
+        default_factory=dict
+    )  # sizes met; None, or how the trace differed
+    tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
+
+    @_remembered
+    def lowered(self, source_grad: bool) -> Lowered:
+        return lower(self.traced, source_grad=source_grad)
+
+    @_remembered
+    def forward(self, source_grad: bool) -> Schedule:
+        return schedule(self.lowered(source_grad).forward)
+
+    @_remembered
+    def backward(self, source_grad: bool, shape: Shape) -> Schedule:
+        program = self.lowered(source_grad).backward
+        assert program is not None
+        return schedule(program, functools.partial(summed_after, shape=shape))
+
+    @_remembered
+    def stored(self, source_grad: bool, shape: Shape) -> tuple[Tile, ...]:
+        """Sides of the products after the loop that no tensor holds already."""
+        plan = self.backward(source_grad, shape)
+        sides = [side for outer in plan.products for side in (outer.left, outer.right)]
+        held = [t for name, t in plan.program.inputs.items() if name in ("x", "s0")] + [plan.program.outputs["x"]]
+        return tuple(dict.fromkeys(side for side in sides if side not in held))
+
+    @_remembered
+    def keep(self, source_grad: bool) -> frozenset[str]:
+        """States and tiles that backward reads, so that forward must keep them for every step."""
+        program = self.lowered(source_grad).backward
+        inputs = {} if program is None else program.inputs
+        return frozenset(
+            {f"s{n[1:]}" for n in inputs if n[0] in "sn" and n[1:] != "0"} | {n for n in inputs if n[0] == "k"}
+        )
+
+    @_remembered
+    def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Native:
+        keep = self.keep(source_grad) if gradient else frozenset()
+        return Native(emit_forward(self.forward(source_grad), shape, output=output, keep=keep))
+
+    @_remembered
+    def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Native:
+        plan = self.backward(source_grad, shape)
+        sizes, stored = self.traced.state_sizes, self.stored(source_grad, shape)
+        return Native(emit_backward(plan, shape, state_sizes=sizes, output_grad=output_grad, stored=stored))
+
+    def same_at(self, cell: Cell, weights: tuple[Tensor, ...], batch: int) -> str | None:
+        """Record the step again, at this batch size: None if it is still this plan's program, else the difference."""
+        traced = self.traced
+        options = {"fold": self.fold, "gradient": traced.gradient, "batch": batch}
+        try:
+            with random_state_kept():
+                return differs(traced, record_step(cell, weights, traced.source_features, **options), batch)
+        except Unsupported as difference:
+            return str(difference)
+
+
+class Native:
+    """A kernel as a Python callable: ``run(blocks)``, one dictionary of arguments per block."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self._library = library(kernel.text)
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("run"))
+        self._share = self._library.address("share")
+
+    def __call__(self, blocks: list[dict[str, int]], workers: int) -> None:
+        size = math.ceil((self.kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
+        work = _workspace(workers * size)
+        packed = []
+        for b, block in enumerate(blocks):
+            block["work"] = work + b % workers * size
+            packed.append(np.array([block[name] for name in self.kernel.arguments], dtype=np.int64))
+        run_blocks(self._run, self._share, packed, workers)
+
+
+_local = threading.local()
+
+
+def _workspace(size: int) -> int:
+    """Scratch memory of the calling thread and those that work for it, aligned."""
+    if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
+        _local.work = np.zeros(size + 64, dtype=np.uint8)
+    return _local.work.ctypes.data + -_local.work.ctypes.data % 64
+
+
+# -- finding and making ----------------------------------------------------------------------------------------------
+
+_lock = threading.RLock()
+
+
+class _Plans:
+    """The plans of one cell. They live in the cell and go with it; a copy of the cell starts without."""
+
+    def __init__(self, cell: Cell | None = None):
+        self.owner = None if cell is None else weakref.ref(cell)
+        self.settings: list[Settings] = []
+        self.known: dict[Any, Plan | str] = {}
+
+    def __deepcopy__(self, memo: Any) -> _Plans:
+        return _Plans()
+
+    def __reduce__(self) -> Any:
+        return _Plans, ()
+
+
+def _plans_of(cell: Cell) -> _Plans:
+    content: dict[str, Any] = vars(cell)
+    plans = content.get(PLANS)
+    if plans is None or plans.owner is None or plans.owner() is not cell:
+        plans = content[PLANS] = _Plans(cell)
+    return plans
+
+
+def _settings(cell: Cell, plans: _Plans) -> Settings:
+    for place, known in enumerate(plans.settings):
+        if known.unchanged():
+            if place:
+                plans.settings.insert(0, plans.settings.pop(place))
+            return known
+    found = settings_of(cell)
+    plans.settings = [found, *plans.settings[: RECENT - 1]]
+    return found
+
+
+def plan_for(cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: int | None = None) -> Plan:
+    """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none."""
+    example = cell.example_weight()
+    with _lock:
+        plans = _plans_of(cell)
+        kinds = tuple((tuple(w.shape), w.dtype, w.requires_grad) for w in weights)
+        key = (_settings(cell, plans).key, gradient, torch.is_grad_enabled(), example.dtype, kinds)
+        plan = plans.known.get(key)
+        if isinstance(plan, Plan) and batch is not None:
+            plan.calls += 1
+            steady = batch in plan.batches and plan.batches[batch] is None
+            if plan.calls % AGAIN == 0 and steady and plan.same_at(cell, weights, batch) is not None:
+                plan = None  # the step reads something that settings do not see
+        if plan is None:
+            plan = plans.known[key] = _made(cell, weights, gradient, example.dtype)
+        if isinstance(plan, str):
+            raise Unsupported(plan)
+        if batch is not None and batch not in plan.batches:
+            plan.batches[batch] = plan.same_at(cell, weights, batch)
+    return plan
+
+
+def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> None:
+    """Give up a plan that failed: for one that leaves the drive to PyTorch if this one did not, else for none."""
+    with _lock:
+        for key, known in _plans_of(cell).known.items():
+            if known is plan:
+                made = _made(cell, weights, plan.traced.gradient, plan.dtype, folds=(False,)) if plan.fold else reason
+                _plans_of(cell).known[key] = made
+
+
+def _made(
+    cell: Cell,
+    weights: tuple[Tensor, ...],
+    gradient: bool,
+    dtype: torch.dtype,
+    folds: tuple[bool, ...] = (True, False),
+) -> Plan | str:
+    """The plan, or why there is none: not the exception, whose traceback would keep the cell alive."""
+    if dtype not in NAMES:
+        return f"its weights are of {dtype}"
+    for weight in weights:
+        if weight.is_floating_point() and weight.dtype != dtype:
+            return f"it mixes {dtype} with {weight.dtype}"
+    reason = ""
+    for fold in folds if cell.input_size <= FOLDED else (False,):
+        try:
+            with torch.no_grad(), random_state_kept():
+                row = torch.zeros(1, cell.input_size, dtype=dtype)
+                features = cell.input_size if fold else cell.drive(row).shape[-1]
+            traced = trace_step(cell, weights, features, fold=fold, gradient=gradient)
+            if fold and any(node.is_random for node in traced.graph.nodes):
+                raise Unsupported("its drive may draw random numbers")  # for all steps at once, in the plain loop
+            plan = Plan(traced, fold, dtype)
+            plan.lowered(True)
+            return plan
+        except Unsupported as error:
+            reason = str(error)
+        except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
+            reason = failure(error)
+    return reason
+
+
+def failure(error: Exception) -> str:
+    """What to say of an error that no cell should cause."""
+    return f"the compiler failed ({type(error).__name__}: {error}); please report it"
+
+
+def fused_source(cell: Cell) -> str:
+    """Both directions of a cell's step as text; see ``holdfast.fused_source``."""
+    with torch.enable_grad():
+        plan = plan_for(cell, tuple(cell.weights()), gradient=True)
+    source_grad, shape = not plan.fold, Shape(NAMES[plan.dtype], 32, masked=False)
+    forward, backward = plan.forward(source_grad), plan.backward(source_grad, shape)
+    return f"{render(forward, 'forward')}\n\n\n{render(backward, 'backward')}"
