@@ -141,9 +141,12 @@ def test_every_unary_operator_of_the_generator_is_fused(name):
 @pytest.mark.parametrize("name", fuzz.BINARY)
 def test_every_binary_operator_of_the_generator_is_fused(name):
     """Of two values of the same width, and of one and a value of one feature."""
-    cell = StepCell(
-        lambda c, d, h, u, b: torch.tanh(fuzz.BINARY[name](d + b, h @ u)[:, :H] + fuzz.BINARY[name](d, h[:, :1])[:, :H])
-    )
+
+    def step(cell, d, h, u, b):
+        same, other = fuzz.BINARY[name](d + b, h @ u), fuzz.BINARY[name](d, h[:, :1])
+        return torch.tanh(same[:, :H] + other[:, :H] + 0.1 * d)
+
+    cell = StepCell(step)
     assert_same_scan(cell, torch.randn(4, 5, 3, requires_grad=True), random_state(cell, 5))
 
 
@@ -550,7 +553,7 @@ def test_random_steps_agree_with_the_plain_loop_or_are_refused(first):
     outcomes = [(seed, result) for seed in range(first, first + 25) for _, result in fuzz.cases(seed)]
     assert len(outcomes) == 100
     assert not [entry for entry in outcomes if entry[1].startswith("differs")]
-    assert sum(result == "agrees" for _, result in outcomes) >= 70
+    assert sum(result.startswith("agrees") for _, result in outcomes) >= 70
 
 
 def replayed(new, cotangents, leaves, pull_back=trace._pull_back):

@@ -237,11 +237,7 @@ class Lowering:
         name = node.name if node.name.startswith("_") else node.name.removesuffix("_")
         if name not in RULES:
             raise Unsupported(f"operator {node.target}")
-        if (
-            node.dtype is not None
-            and node.dtype not in (self.dtype, torch.bool)
-            and name not in ("sum", "scalar_tensor")
-        ):
+        if node.dtype not in (None, self.dtype, torch.bool) and not _counts(node, name):
             raise Unsupported(f"operator {node.target} on numbers of {node.dtype}")
         kwargs = {key: mapped(v, self.env.__getitem__) for key, v in node.kwargs.items() if key not in _IGNORED}
         args = [mapped(a, self.env.__getitem__) for a in node.args]
@@ -529,6 +525,12 @@ class Lowering:
             outputs.append(None if value is None else value.node)
         self.finish.outputs = outputs
         self.finish.inputs += [self._finish_weights[index] for index in self.finish_reads]
+
+
+def _counts(node: Node, name: str) -> bool:
+    """Whether an integer is a count of features, and so is exact as a floating-point number."""
+    whole = [a for a in node.args if isinstance(a, int | float)]
+    return name in ("sum", "scalar_tensor") or (name in ("add", "sub", "rsub") and all(abs(a) < 1 << 20 for a in whole))
 
 
 # Operators that are linear in their first argument, whatever the others are, if those are made of weights alone.

@@ -501,8 +501,15 @@ def _turned(low: Lowering, matrix: Static) -> Static:
     return low.derive(matrix, aten.t.default, shape=matrix.shape[::-1])
 
 
+def _factors(low: Lowering, node: Node, *values: Any) -> list[Any]:
+    """The last arguments of a product, numbers written out."""
+    nodes = node.args[-len(values) :]
+    return [low.filled(v, n.shape) if isinstance(v, Constant) else v for v, n in zip(values, nodes, strict=True)]
+
+
 @_rule("mm")
 def _mm(low: Lowering, node: Node, a: Any, b: Any) -> Any:
+    a, b = _factors(low, node, a, b)
     match a, b:
         case Rows(axes=(rows, (depth,))), Static() if None in rows and depth is not None:
             count = math.prod(n for n in rows if n is not None)
@@ -536,6 +543,7 @@ def _addmm(low: Lowering, node: Node, bias: Any, a: Any, b: Any, beta: Number = 
 
 @_rule("mv")
 def _mv(low: Lowering, node: Node, a: Any, b: Any) -> Any:
+    a, b = _factors(low, node, a, b)
     match a, b:
         case Rows(axes=((None,), (depth,))), Static() if depth is not None:
             matrix = low.derive(b, aten.unsqueeze.default, 1, shape=(depth, 1))
@@ -547,6 +555,7 @@ def _mv(low: Lowering, node: Node, a: Any, b: Any) -> Any:
 
 @_rule("bmm")
 def _bmm(low: Lowering, node: Node, a: Any, b: Any) -> Any:
+    a, b = _factors(low, node, a, b)
     match a, b:
         case Rows(axes=((count,), (None,), (depth,))), Static() if count is not None and depth is not None:
             matrices = [low.derive(b, aten.select.int, 0, i, shape=b.shape[1:]) for i in range(count)]
