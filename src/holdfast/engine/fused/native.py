@@ -4,7 +4,8 @@
     NativeLibrary(code)    those bytes → functions that ctypes can call
 
 Object files hold code for one kind of CPU, so ``host()`` (its name and features) is part of every cache key.
-LLVM comes inside the llvmlite wheel: no compiler is needed on the user's machine.
+LLVM comes inside the llvmlite wheel: no compiler is needed on the user's machine. Importing this module raises
+``ImportError`` where llvmlite is missing, damaged or too old; ``scan`` then takes the plain loop, with one warning.
 """
 
 from __future__ import annotations
@@ -12,9 +13,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import llvmlite
 import llvmlite.binding as llvm
 
 __all__ = ["NativeLibrary", "host", "object_code"]
+
+OLDEST = (20,)  # LLVM, as llvmlite 0.45 has it: before that, llvmlite's pointers have types and ours have none
+
+
+def _check_llvm() -> None:
+    try:
+        version = llvm.llvm_version_info
+    except (OSError, AttributeError) as error:  # the shared library is missing, or llvmlite is older than this name
+        raise ImportError(f"llvmlite cannot be used: {error}", name="a working llvmlite") from error
+    if version < OLDEST:
+        needed = "llvmlite 0.45 or newer"
+        raise ImportError(f"{needed} is needed, and {llvmlite.__version__} is installed", name=needed)
+
+
+_check_llvm()
 
 
 @functools.cache
