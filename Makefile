@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test check format bench pages clean
 .DELETE_ON_ERROR:
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  let ruff mend what it can"
 	@echo "make bench   time everything that has a speed to hold; half an hour on an idle machine"
+	@echo "make pages   write docs/results.md, docs/speed.md and the README's results from results/ and benchmarks/"
 	@echo "make clean   remove $(VENV) and what the demo wrote"
 
 demo: $(VENV)/.installed-train
@@ -35,6 +36,9 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	for it in benchmarks/*.py; do $(BIN)/python $$it || exit 1; done
+
+pages: $(VENV)/.installed-dev
+	$(BIN)/python tools/pages.py
 
 clean:
 	rm -rf $(VENV) demo-output
