@@ -56,9 +56,3 @@ def test_importing_holdfast_is_light():
 
 def test_the_version_is_that_of_the_project_file():
     assert f'version = "{holdfast.__version__}"' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_links_between_documents_lead_somewhere():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
