@@ -1,4 +1,4 @@
-"""What a person reads: links lead somewhere, names exist, and the README is short."""
+"""What a person reads: links lead somewhere, names exist, S1 to S5 are explained, and the README is short."""
 
 import ast
 import dataclasses
@@ -14,6 +14,7 @@ import holdfast
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+METHODS = {"S1": "RRNN", "S2": "Path-SGD", "S3": "SGORNN", "S4": "stable recurrence", "S5": "max-affine splines"}
 PUBLIC = ("", ".constraints", ".linalg", ".optim", ".rrnn", ".spline", ".stability", ".tasks", ".train")
 
 
@@ -44,6 +45,17 @@ def test_links_between_documents_lead_somewhere(path):
         if anchor:
             headings = re.findall(r"^#+ (.*)$", _prose(file.read_text("utf-8")), re.MULTILINE)
             assert anchor in map(_anchor, headings), f"links to {target}#{anchor}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_a_paper_is_explained_where_it_first_appears(path):
+    """S1 to S5 come with the method's name first, "Path-SGD (S2)", wherever a page uses them."""
+    text = " ".join(path.read_text("utf-8").split())
+    for paper, method in METHODS.items():
+        first = re.search(rf"\b{paper}\b", re.sub(r"S1 to S5", " " * 8, text))
+        if first:
+            before = text[: first.start()].lower().rstrip("*")
+            assert before.endswith(f"{method.lower()} ("), f"{paper}: ...{text[first.start() - 40 : first.end()]}"
 
 
 # -- notation.md ------------------------------------------------------------------------------------------------------
