@@ -1,4 +1,4 @@
-"""Write docs/results.md, docs/speed.md and the README's results from results/ and benchmarks/.
+"""Write docs/results.md, docs/speed.md, the README's results and every report.md from results/ and benchmarks/.
 
     python tools/pages.py            write the pages (make pages)
     python tools/pages.py --check    write nothing; exit with 1 if a page is out of date
@@ -9,13 +9,15 @@ Every number on these pages comes from a result.json or from the newest dated re
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from holdfast.studies import find_studies, judge, load_study, overview, read_result
+from holdfast.studies import Study, find_studies, judge, load_study, overview, read_result
+from holdfast.studies import report as study_report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -357,10 +359,31 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
+def reports() -> dict[str, Callable[[], str]]:
+    """The report.md of every result, with the figures that it has: words and tables anew, no figure drawn."""
+    found = {}
+    for path in find_studies(ROOT / "studies"):
+        study = load_study(path, ROOT / "studies")
+        for scale in study.scale:
+            page = ROOT / "results" / study.name / scale / "report.md"
+            if page.is_file():
+                found[page.relative_to(ROOT).as_posix()] = functools.partial(_report, study, page)
+    return found
+
+
+def _report(study: Study, page: Path) -> str:
+    figures = re.findall(r"^!\[.*\]\((.*)\)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    result = read_result(page.with_name("result.json"))
+    if result is None:
+        raise SystemExit(f"{page} has no result.json beside it.")
+    return study_report(study, result, figures)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": results_page,
     "docs/speed.md": speed_page,
     "README.md": readme,
+    **reports(),
 }
 
 
