@@ -1,16 +1,19 @@
-"""What a person reads: links lead somewhere, names exist, S1 to S5 are explained, and the README is short."""
+"""What a person reads: links lead somewhere, names and commands exist, S1 to S5 are explained, the README is short."""
 
 import ast
 import dataclasses
 import importlib
 import inspect
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 
 import holdfast
+from holdfast.cli import app
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -56,6 +59,27 @@ def test_a_paper_is_explained_where_it_first_appears(path):
         if first:
             before = text[: first.start()].lower().rstrip("*")
             assert before.endswith(f"{method.lower()} ("), f"{paper}: ...{text[first.start() - 40 : first.end()]}"
+
+
+def _commands(path):
+    """The lines of shell that call holdfast, without their comments."""
+    for block in re.findall(r"^```sh\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+        yield from (
+            words for line in block.splitlines() if (words := shlex.split(line, comments=True))[:1] == ["holdfast"]
+        )
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_the_commands_of_a_document_exist(path):
+    """Each verb is one of holdfast's, and each --option one of the verb's."""
+    root = get_command(app)
+    for _, *words in _commands(path):
+        command = root
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert command is not root, f"holdfast has no verb {words[0]}"
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known
 
 
 # -- notation.md ------------------------------------------------------------------------------------------------------
