@@ -14,7 +14,7 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  let ruff mend what it can"
 	@echo "make bench   time everything that has a speed to hold; half an hour on an idle machine"
-	@echo "make pages   write docs/results.md, docs/speed.md, the README's results and all report.md files"
+	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
 	@echo "make clean   remove $(VENV) and what the demo wrote"
 
 demo: $(VENV)/.installed-train

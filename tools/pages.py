@@ -1,15 +1,17 @@
-"""Write docs/results.md, docs/speed.md, the README's results and every report.md from results/ and benchmarks/.
+"""Write the pages that are generated: results, speed, reference, the README's results and every report.md.
 
     python tools/pages.py            write the pages (make pages)
     python tools/pages.py --check    write nothing; exit with 1 if a page is out of date
 
-Every number on these pages comes from a result.json or from the newest dated report of a benchmark.
+Every number on them comes from a result.json or from the newest dated report of a benchmark.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
+import inspect
 import re
 import sys
 from collections import Counter
@@ -347,6 +349,46 @@ def _linked(it: Outcome) -> str:
     return f"{it.seeds} seed{'' if it.seeds == '1' else 's'}, [report]({it.report.as_posix()})"
 
 
+# -- reference ---------------------------------------------------------------------------------------------------------
+
+REFERENCE = {
+    "holdfast": "cells, layers, constraints and `scan`",
+    "holdfast.stability": "contraction, certificates, truncation and bounds",
+    "holdfast.optim": "path norms and the optimisers built on them",
+    "holdfast.spline": "affine maps, partition codes and templates",
+    "holdfast.rrnn": "RRNN layers, trees and their loss",
+    "holdfast.tasks": "data",
+    "holdfast.train": "models and the training loop",
+    "holdfast.studies": "studies, claims and reports",
+    "holdfast.constraints": "constraints on weights",
+    "holdfast.linalg": "tensor functions behind the constraints",
+}
+
+
+def reference_page() -> str:
+    """docs/reference.md: every public name with the first line of its docstring."""
+    parts = [
+        GENERATED,
+        "# Reference",
+        "This page lists every public name with the first line of its docstring. `help(holdfast.SGORNN)` shows a whole "
+        "docstring, with arguments and an example. The guides in [usage](usage) explain how the names work together.",
+        "The papers are RRNN (S1), Path-SGD (S2), SGORNN (S3), stable recurrence (S4) and max-affine splines (S5): see "
+        "[notation.md](notation.md). A number alone, such as (1), is an equation at the top of the module.",
+    ]
+    for package, content in REFERENCE.items():
+        module = importlib.import_module(package)
+        rows = [[f"`{name}`", _first_line(getattr(module, name))] for name in sorted(module.__all__, key=str.lower)]
+        parts += [f"## {package}", f"{content[0].upper()}{content[1:]}.", _table(["name", "summary"], rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _first_line(thing: object) -> str:
+    """The first line of its own docstring. A constant has none."""
+    ours = str(getattr(thing, "__module__", "")).startswith("holdfast")
+    text = inspect.getdoc(thing) if ours and callable(thing) else None
+    return text.split("\n\n")[0].replace("``", "`") if text else "A constant."
+
+
 # -- all ---------------------------------------------------------------------------------------------------------------
 
 
@@ -382,6 +424,7 @@ def _report(study: Study, page: Path) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": results_page,
     "docs/speed.md": speed_page,
+    "docs/reference.md": reference_page,
     "README.md": readme,
     **reports(),
 }
