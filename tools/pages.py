@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from holdfast.studies import Study, find_studies, judge, load_study, overview, read_result
+from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -93,7 +93,7 @@ def _without_counts(text: str) -> str:
     return re.sub(r" \(n = \d+\)", "", text)
 
 
-def _seeds(judged) -> str:
+def _seeds(judged: Judged) -> str:
     if judged.status == "not run":
         return ""
     counts = dict.fromkeys(it.count for it in (judged.ours, judged.theirs) if it is not None)
