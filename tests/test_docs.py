@@ -61,6 +61,15 @@ def test_a_paper_is_explained_where_it_first_appears(path):
             assert before.endswith(f"{method.lower()} ("), f"{paper}: ...{text[first.start() - 40 : first.end()]}"
 
 
+@pytest.mark.parametrize("path", DOCUMENTS, ids=_name)
+def test_a_measured_time_or_memory_stands_in_a_report(path):
+    """For every number of seconds, milliseconds or bytes in prose: a benchmark, a result or a study has it too."""
+    filed = [*ROOT.glob("benchmarks/*.md"), *ROOT.glob("results/**/report.md"), *ROOT.glob("studies/**/*.toml")]
+    known = {number for file in filed for number in re.findall(r"\d[\d,.]*\d|\d", file.read_text("utf-8"))}
+    for number, unit in re.findall(r"(?<![\w.])(\d[\d,.]*\d|\d) (s|ms|MB|GB|MiB)\b", _prose(path.read_text("utf-8"))):
+        assert number in known, f"{number} {unit} is in no report"
+
+
 def _commands(path):
     """The lines of shell that call holdfast, without their comments."""
     for block in re.findall(r"^```sh\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
