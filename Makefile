@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench compat clean
+.PHONY: help demo test check format bench compat pages clean
 .DELETE_ON_ERROR:
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make format  let ruff mend what it can"
 	@echo "make bench   time everything that has a speed to hold; half an hour on an idle machine"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
+	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
 	@echo "make clean   remove $(VENV) and what the demo wrote"
 
 demo: $(VENV)/.installed-train
@@ -39,6 +40,9 @@ bench: $(VENV)/.installed-dev
 
 compat: $(VENV)/.installed-dev
 	$(BIN)/python tools/compat.py $(COMPAT)
+
+pages: $(VENV)/.installed-dev
+	$(BIN)/python tools/pages.py
 
 clean:
 	rm -rf $(VENV) demo-output

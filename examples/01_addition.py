@@ -1,10 +1,11 @@
-"""The addition problem with SGORNN, in Python: a task, a network, a run, and a score on sequences it has not seen.
+"""Train SGORNN on the addition problem in Python, and score it on new sequences.
 
-A sequence holds T pairs (u_t, c_t): u_t uniform in [0, 1], c_t zero but at two marked steps, one in each half. The
-answer is the sum of the two marked numbers. Always answering 1 gives a mean squared error of 1/6 = 0.167; to do better
-a network must carry a number over as many as T steps. S3, §3.1. The same from a shell: holdfast train addition.
+A sequence has T pairs (u_t, c_t). u_t is uniform in [0, 1]. c_t is 1 at two marked steps, one in each half, and 0
+elsewhere. The answer is the sum of the two marked numbers. The constant answer 1 has a mean squared error of 1/6 =
+0.167. To do better, a network must remember a number for up to T steps. Source: SGORNN (S3), §3.1.
+From a shell: holdfast train addition.
 
-    python examples/01_addition.py 200 1000 runs/addition     T, updates, folder: a minute on two cores
+    python examples/01_addition.py 200 1000 runs/addition     T, updates, folder; a minute on two cores
 """
 
 import sys
@@ -17,7 +18,7 @@ from holdfast.train import Network, Schedule, Training, build, evaluate, fit
 steps, updates, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 task = Addition(steps=steps).load()
 torch.manual_seed(0)
-# the gates start with a memory as long as the sequence
+# start the gates with a memory as long as the sequence
 model = build(Network("sgornn", 128, options={"gates": {"clip": "2alpha", "horizon": steps}}), task.spec)
 training = Training(
     optimiser="rmsprop",
@@ -26,6 +27,6 @@ training = Training(
     updates=updates,
     schedule=Schedule("linear"),
 )
-outcome = fit(model, task, training, folder)  # killed and started again, it goes on
+outcome = fit(model, task, training, folder)  # start it again after a kill, and it resumes
 print(f"{outcome.parameters:,} parameters, {outcome.updates} updates in {outcome.seconds:.0f} s")
 print(f"test error: {evaluate(model, task, 'test')['mse']:.4f}; always answering 1: {task.spec.baseline:.4f}")

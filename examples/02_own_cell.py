@@ -1,9 +1,9 @@
-"""A cell of one's own: write one step, get a layer.
+"""Write your own cell: define one step and get a layer.
 
-The cell is a bank of damped oscillators: unit pairs turn by a learned angle and shrink by a learned factor at every
-step, and the input pushes them. It learns to tell a slow wave from a fast one, in noise.
+The cell is a bank of damped oscillators. At every step, each pair of units turns by a learned angle and shrinks by a
+learned factor, and the input drives it. It learns to tell slow waves from fast ones, in noise.
 
-    h_t = ρ R(ω) h_{t-1} + W x_t,  0 < ρ < 1, one ρ and one ω a pair
+    h_t = ρ R(ω) h_{t-1} + W x_t,  0 < ρ < 1, one ρ and one ω per pair
 
     python examples/02_own_cell.py
 """
@@ -50,7 +50,7 @@ class Classifier(nn.Module):
 
 
 def waves(batch: int, steps: int = 60) -> tuple[Tensor, Tensor]:
-    """Waves (time, batch, 1) of random phase in noise; label 1 for the faster ones."""
+    """Waves (time, batch, 1) of random phase in noise. The label is 1 for fast waves."""
     fast = torch.randint(0, 2, (batch,))
     frequency, phase = 0.3 + 0.15 * fast, 2 * math.pi * torch.rand(batch)
     clean = torch.sin(frequency * torch.arange(steps).unsqueeze(1) + phase)

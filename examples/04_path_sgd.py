@@ -1,7 +1,7 @@
-"""Path-SGD does not see how a network is scaled. Plain SGD does.
+"""Path-SGD does not depend on the scale of a network's units. Plain SGD does.
 
-Multiply what goes into a ReLU unit by 10 and what comes out of it by 1/10: the function is the same. From two such
-starts PathSGD takes the same way, SGD takes two. The task: add the two marked numbers of 20.
+Multiply the input of a ReLU unit by 10 and its output by 1/10: the function does not change. From two such starts,
+PathSGD follows the same path, and SGD follows two different ones. The task is to add the two marked numbers of 20.
 
     python examples/04_path_sgd.py
 """
@@ -21,7 +21,7 @@ STEPS, HIDDEN, BATCH, UPDATES = 20, 32, 64, 300
 
 
 class Adder(nn.Module):
-    """The shape that ``holdfast.optim`` reads by itself: ``rnn``, ``readout``, and which steps are read."""
+    """The attributes that ``holdfast.optim`` reads: ``rnn``, ``readout``, and which steps are read."""
 
     def __init__(self):
         super().__init__()
@@ -43,7 +43,7 @@ def addition(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def train(start: Adder, name: str) -> float:
-    """The error on new sequences after training from a copy of ``start``; infinite if training diverged."""
+    """The error on new sequences after training a copy of ``start``. It is infinite if training diverged."""
     model, data = copy.deepcopy(start), torch.Generator().manual_seed(1)
     if name == "PathSGD":
         optimiser = PathSGD(model.parameters(), model, lr=1e-4, momentum=0.9, steps=STEPS)
@@ -74,9 +74,9 @@ def main() -> dict[str, list[float]]:
         f"Two sets of weights, one function: outputs {apart:.0e} apart, path norms {norms[0]:.6g} and {norms[1]:.6g}."
     )
     errors = {name: [train(model, name) for model in (start, rescaled)] for name in ("SGD", "PathSGD")}
-    print("Mean squared error after training; always answering 1 gives 0.167:")
+    print("Mean squared error after training (the constant answer 1 has 0.167):")
     for name, (one, other) in errors.items():
-        print(f"  {name:8} from the one {one:.4f}, from the other {other:.4f}")
+        print(f"  {name:8} from the first start {one:.4f}, from the rescaled one {other:.4f}")
     return errors
 
 

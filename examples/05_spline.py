@@ -1,7 +1,7 @@
-"""What a network looks for: train a ReLU RNN to tell rising from falling signals, then look inside.
+"""Train a ReLU RNN to tell rising from falling signals, then look inside.
 
-It prints the two templates of one signal and how well they fit it, how many regions a thousand signals occupy as the
-steps go by, and how often neighbours by partition code have the same class.
+This prints the two templates of one signal and how well they fit, how many regions a thousand signals occupy after each
+step, and how often neighbours by partition code have the same class.
 
     python examples/05_spline.py
 """
@@ -33,7 +33,7 @@ class Classifier(nn.Module):
 
 
 def signals(batch: int, steps: int = 20) -> tuple[Tensor, Tensor]:
-    """Noisy ramps (time, batch, 1); class 1 rises, class 0 falls."""
+    """Noisy ramps (time, batch, 1). Class 1 rises, class 0 falls."""
     rising = torch.randint(0, 2, (batch,))
     ramp = torch.linspace(-1, 1, steps).unsqueeze(1) * (2 * rising - 1)
     return (ramp + torch.randn(steps, batch)).unsqueeze(-1), rising
@@ -61,7 +61,7 @@ def main(updates: int = 300) -> tuple[float, float]:
     x = xs[:, 0]
     item, piece = templates(model, x), affine_piece(model, x)
     gap = (piece(x) - model(xs[:, :1])[0]).abs().max().item()
-    print(f"a signal of class {classes[0].item()}: z = A x + B, off by {gap:.0e}; it fits the templates")
+    print(f"a signal of class {classes[0].item()}: z = A x + B, error {gap:.0e}. Fit to the templates:")
     print(
         "  "
         + ", ".join(f"{name}: {value:.2f}" for name, value in zip(("falling", "rising"), item.products, strict=True))
@@ -81,8 +81,8 @@ def main(updates: int = 300) -> tuple[float, float]:
     by_code = (answers == classes[800:]).double().mean().item()
     with torch.no_grad():
         by_model = (model(xs).argmax(1) == classes).double().mean().item()
-    print(f"right: the network {by_model:.1%}, ten neighbours by code {by_code:.1%}")
-    print(f"how much the start still matters, ‖W A_h‖: {initial_state_slope(model, xs[:, :50]).output_norm.mean():.3f}")
+    print(f"accuracy: the network {by_model:.1%}, ten neighbours by code {by_code:.1%}")
+    print(f"effect of the initial state, ‖W A_h‖: {initial_state_slope(model, xs[:, :50]).output_norm.mean():.3f}")
     return by_model, by_code
 
 

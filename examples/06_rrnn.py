@@ -1,8 +1,8 @@
-"""Cells that are found: an RRNN learns to remember, and shows the trees that it uses.
+"""Search for a cell: an RRNN learns to remember, and prints the trees that it uses.
 
-Letters come one by one; at each the network is to name the one before. For every sample and step a scorer chooses the
-nodes of a tree among sums and products under σ and tanh. The choice is soft, so that the task's loss trains the scorer
-too, and the tree that is shown has the candidate of the largest weight at each node.
+The network reads letters one by one and names the previous one. For every sample and step, a scorer chooses the nodes
+of a tree among sums and products under σ and tanh. The choice is soft, so the loss of the task also trains the scorer.
+The printed tree has the candidate with the largest weight at each node.
 
     python examples/06_rrnn.py [updates]     about 20 seconds
 """
@@ -21,8 +21,8 @@ LETTERS, SIZE, STEPS, BATCH = 4, 16, 10, 32
 
 def main(updates: int) -> None:
     torch.manual_seed(0)
-    loss = TreeLoss(tree=1e-3, margin=1e-2, ridge=1e-5)  # loss (6): near to the GRU's tree, with clear choices
-    # every node ends in σ or tanh, so that no state can grow; with the identity among them training may explode
+    loss = TreeLoss(tree=1e-3, margin=1e-2, ridge=1e-5)  # loss (6): close to the GRU's tree, with clear choices
+    # every node ends in σ or tanh, which bounds the state; with the identity among them, training may diverge
     settings = {"tuples": 3, "identity": False, "activations": ["sigmoid", "tanh"], "scorer": 32, "choice": "soft"}
     layer = RRNN(SIZE, SIZE, rounds=3, loss=loss, **settings)
     embedding, readout = nn.Embedding(LETTERS, SIZE), nn.Linear(SIZE, LETTERS)

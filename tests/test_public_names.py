@@ -37,7 +37,8 @@ def test_the_example_of_a_public_name_runs(name):
 
 @pytest.mark.parametrize("name", holdfast.__all__)
 def test_a_public_name_has_a_docs_entry(name):
-    documents = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    """In the README or in a page that a person wrote: docs/reference.md lists them all by itself."""
+    documents = [ROOT / "README.md", *(path for path in ROOT.glob("docs/**/*.md") if path.name != "reference.md")]
     pattern = re.compile(rf"`[^`\n]*\b{name}\b[^`\n]*`|^.*>>>.*\b{name}\b", re.MULTILINE)
     assert any(pattern.search(path.read_text()) for path in documents), f"{name} stands in no document"
 
@@ -56,9 +57,3 @@ def test_importing_holdfast_is_light():
 
 def test_the_version_is_that_of_the_project_file():
     assert f'version = "{holdfast.__version__}"' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_links_between_documents_lead_somewhere():
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]:
-        for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"

@@ -122,7 +122,7 @@ class Cell(nn.Module, abc.ABC):
         """Raise unless ``state`` has one (batch, size) tensor for each entry of ``state_sizes``."""
         who = who or type(self).__name__
         expected = tuple((batch, size) for size in self.state_sizes)
-        if not isinstance(state, tuple | list) or not all(isinstance(entry, Tensor) for entry in state):
+        if not isinstance(state, (tuple, list)) or not all(isinstance(entry, Tensor) for entry in state):
             raise DTypeError(f"{who} expects a state of {len(expected)} tensors, got {type(state).__name__}.")
         if tuple(tuple(entry.shape) for entry in state) != expected:
             shapes = ", ".join(str(tuple(entry.shape)) for entry in state)

@@ -22,6 +22,8 @@ from holdfast.types import Sequence, State
 
 __all__ = ["fused_source", "in_weights_type", "scan"]
 
+# PyTorch before 2.7 cannot tell an export from a compilation: there both take the plain loop.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 BACKENDS = ("auto", "reference", "fused")
 _warned: set[tuple[type, str]] = set()
 
@@ -76,10 +78,10 @@ def scan(
     state = tuple(given)
     if lengths is not None:
         lengths = _checked_lengths(lengths, xs, who)
-    has_autocast = torch.amp.is_autocast_available(xs.device.type)  # the meta device has none
+    has_autocast = xs.device.type != "meta"
     with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
         weights = tuple(cell.weights())  # a constrained weight is built once, not once a step
-        if backend == "fused" or (backend == "auto" and not torch.compiler.is_exporting()):
+        if backend == "fused" or (backend == "auto" and not _is_exporting()):
             done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
             if done is not None:
                 return done
@@ -88,7 +90,7 @@ def scan(
 
 def in_weights_type(cell: Cell, given: Any) -> Any:
     """Under autocast a floating tensor, or a tuple of them, as a scan of ``cell`` takes it; elsewhere as it is."""
-    if isinstance(given, tuple | list):
+    if isinstance(given, (tuple, list)):
         return type(given)(in_weights_type(cell, entry) for entry in given)
     if isinstance(given, Tensor) and given.is_floating_point() and torch.is_autocast_enabled(given.device.type):
         return given.to(cell.example_weight().dtype)
@@ -111,8 +113,9 @@ def fused_source(cell: Cell) -> str:
             return s0=s0_new
         ...
     """
-    from holdfast.engine import fused
-
+    fused = _compiler()
+    if isinstance(fused, str):
+        raise FusedError(f"{type(cell).__name__} cannot run on the fused backend: {fused}.")
     try:
         return fused.fused_source(cell)
     except fused.Unsupported as reason:
@@ -155,10 +158,9 @@ def _fused_or_none(
         faster = None if must or lengths is not None else scan_library(cell, xs, state, reverse=reverse)
         if faster is not None:
             return (faster[0] if need_output else None), faster[1]
-        try:
-            from holdfast.engine import fused
-        except ImportError as error:
-            reason = f"{error.name} is not installed"
+        fused = _compiler()
+        if isinstance(fused, str):
+            reason = fused
         else:
             try:
                 return fused.scan_fused(
@@ -182,6 +184,16 @@ def _fused_or_none(
     return None
 
 
+@functools.cache
+def _compiler() -> Any:
+    """The fused backend, or why it is not there; tried once, since a failing import costs milliseconds each time."""
+    try:
+        from holdfast.engine import fused
+    except ImportError as error:
+        return f"{error.name} is not installed" if error.name else str(error)
+    return fused
+
+
 def _warn(kind: type, what: str, reason: str) -> None:
     """Say once why a cell runs on the plain loop."""
     if (kind, reason) not in _warned:
@@ -198,7 +210,7 @@ def _obstacle(xs: Tensor, state: State) -> str | None:
     """Why this call, whatever the cell, is for ``reference``: no warning is due then."""
     if xs.device.type != "cpu":
         return f"it runs on the CPU, and xs is on {xs.device}"
-    if torch.compiler.is_exporting():
+    if _is_exporting():
         return "torch.export needs operators that PyTorch knows"
     if peek_interpreter_stack() is not None:
         return "torch.func transforms go through the plain loop"

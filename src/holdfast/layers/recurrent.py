@@ -201,7 +201,7 @@ class Recurrent(nn.Module):
         if h_0 is None:
             return self.initial_state(batch, xs)
         state = (h_0,) if isinstance(h_0, Tensor) else h_0
-        if not isinstance(state, tuple | list) or not all(isinstance(entry, Tensor) for entry in state):
+        if not isinstance(state, (tuple, list)) or not all(isinstance(entry, Tensor) for entry in state):
             raise DTypeError(f"{who} expects h_0 of {len(cell.state_sizes)} tensors, got {type(h_0).__name__} {h_0!r}.")
         middle = (batch,) if batched else ()
         expected = tuple((rows, *middle, size) for size in cell.state_sizes)

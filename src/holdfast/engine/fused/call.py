@@ -64,6 +64,8 @@ def scan_fused(
         except trial.Disagreement as difference:
             unfold(cell, plan, weights, str(difference))
             continue
+        except Warning:  # the user has made them errors
+            raise
         except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
             unfold(cell, plan, weights, failure(error))
             continue

@@ -1,0 +1,70 @@
+"""docs/results.md, docs/speed.md and the README's results say what results/ and benchmarks/ hold."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def _load():
+    spec = importlib.util.spec_from_file_location("holdfast_pages", ROOT / "tools" / "pages.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = _load()
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_a_generated_page_is_current(name):
+    made, committed = pages.PAGES[name](), (ROOT / name).read_text(encoding="utf-8")
+    assert made == committed, f"{name} is out of date: run make pages"
+
+
+def test_every_claim_of_every_study_is_on_the_results_page():
+    """Not met and not run included: as many rows as claims, each in the study's own words."""
+    from holdfast.studies import find_studies, load_study
+
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for path in find_studies(ROOT / "studies"):
+        study = load_study(path, ROOT / "studies")
+        if not study.claim:
+            continue
+        _, section = page.split(f"\n`{study.name}`")
+        rows = [line for line in section.split("\n#")[0].splitlines() if line.startswith("| ")][2:]
+        assert len(rows) == len(study.claim)
+        for row, claim in zip(rows, study.claim, strict=True):
+            assert row.startswith(f"| {claim.text} |")
+
+
+@pytest.mark.parametrize("study", pages.studied(), ids=lambda study: study.name)
+def test_the_results_page_agrees_with_the_report_it_links(study):
+    """Claim, verdict and number of each row stand in the report."""
+    path = ROOT / study.outcomes[0].report
+    if not path.is_file():
+        assert all(it.status == "not run" for it in study.outcomes)
+        return
+    table = path.read_text(encoding="utf-8").split("## Claims")[1].split("\n## ")[0]
+    rows = [re.sub(r" \(n = \d+\)", "", line) for line in table.splitlines() if line.startswith("| ")][2:]
+    for row, it in zip(rows, study.outcomes, strict=True):
+        assert row.startswith(f"| {it.claim} | {it.paper} | {it.ours} |")
+        assert row.rstrip(" |").rstrip("*").endswith(it.status)
+
+
+def test_a_page_that_is_out_of_date_is_noticed(tmp_path, monkeypatch, capsys):
+    """``--check`` names it and writes nothing; without it, the page is written."""
+    (tmp_path / "docs").mkdir()
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    monkeypatch.setattr(pages, "PAGES", {"docs/speed.md": lambda: "new\n"})
+    (tmp_path / "docs" / "speed.md").write_text("old\n")
+    assert pages.main(["--check"]) == 1
+    assert (tmp_path / "docs" / "speed.md").read_text() == "old\n"
+    assert pages.main([]) == 0
+    assert pages.main(["--check"]) == 0
+    assert "docs/speed.md" in capsys.readouterr().out
