@@ -109,7 +109,7 @@ def fused_source(cell: Cell) -> str:
         def forward(x[2], s0[16]):
             product0 = w2.T @ s0  # (16, 16)
             for f in range(16):
-                s0_new[f] = relu(((w1[:, f] @ x + w0[f]) + product0[f]))
+                s0_new[f] = relu(((w0[:, f] @ x + w1[f]) + product0[f]))
             return s0=s0_new
         ...
     """

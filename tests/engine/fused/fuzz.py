@@ -565,12 +565,17 @@ def difference(cell, how):
 
 @contextlib.contextmanager
 def without_trial():
-    before = trial._difference
-    trial._difference = lambda *args, **kwargs: None
+    """No trial, but for a batch size at which the step was recorded differently: there the trial is what decides."""
+    before = trial._try
+
+    def only_special(call, real, source, weights, own, key, **options):
+        return before(call, real, source, weights, own, key, **options) if key[-1] is not None else None
+
+    trial._try = only_special
     try:
         yield
     finally:
-        trial._difference = before
+        trial._try = before
 
 
 def cases(seed, count=4, focus=(), with_trial=False):

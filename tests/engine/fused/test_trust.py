@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import math
 import pickle
 import sys
 import types
@@ -480,6 +481,67 @@ def test_a_parameter_with_a_hook_gets_it_once():
     cell.blocks.register_hook(lambda grad: grad)  # the step reads this one itself
     with pytest.raises(FusedError, match="blocks, which has a hook"):
         hf.scan(cell, xs, backend="fused")
+
+
+# -- NaN, infinity and huge values -------------------------------------------------------------------------------------
+
+SMOOTH = "neg abs square reciprocal sqrt rsqrt relu sigmoid tanh exp exp2 expm1 log log2 log1p erf sin cos"
+ACTIVATIONS = "elu selu celu leaky_relu hardtanh softplus relu6 hardsigmoid"
+SPECIAL = {name: getattr(torch, name) for name in SMOOTH.split()}
+SPECIAL |= {name: getattr(F, name) for name in ACTIVATIONS.split()}
+SPECIAL |= {
+    "hardswish": F.hardswish,
+    "logsigmoid": F.logsigmoid,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "cube": lambda x: x**3,
+    "power": lambda x: x**1.7,
+    "inverse power": lambda x: x**-1.5,
+    "root": lambda x: x**0.5,
+    "own power": lambda x: x.abs() ** x,
+    "clamp": lambda x: x.clamp(-1, 2),
+    "maximum": lambda x: torch.maximum(x, -x),
+    "where": lambda x: torch.where(x > 1, 2 * x, -x),
+    "expand": lambda x: x[:, :1].expand(-1, 3),
+    "round": lambda x: torch.round(x) + 0 * x,
+    "amax": lambda x: x - x.amax(1, keepdim=True),
+}
+
+
+class Alone(hf.Cell):
+    """A step of one function, three equal features."""
+
+    def __init__(self, function):
+        super().__init__(3, 3)
+        self.function, self.unused = function, nn.Parameter(torch.zeros(()))
+
+    def drive(self, x):
+        return 1.0 * x
+
+    def weights(self):
+        return ()
+
+    def step(self, drive, state, weights):
+        return (self.function(drive),)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_values_go_where_the_plain_loops_go(name, dtype):
+    """Value and gradient at zeros of both signs, tiny, huge and infinite numbers and NaN; exceptions in the docs."""
+    info = torch.finfo(dtype)
+    numbers = [0.0, 0.5, 1.0, 2.5, 3.0, 20.0, 1e5, 1e10, 1e20, info.max, info.tiny, math.inf]
+    column = torch.tensor([math.nan, *numbers, *(-n for n in numbers)], dtype=dtype)
+    column = torch.cat([column, column[-1:].repeat(-len(column) % 8)])  # whole vectors, so no sample is padded
+    xs, cell, results = column[None, :, None].repeat(1, 1, 3), Alone(SPECIAL[name]).to(dtype), []
+    for backend in ("fused", "reference"):
+        x = xs.clone().requires_grad_()
+        output, _ = hf.scan(cell, x, backend=backend)
+        results += [output.detach(), *torch.autograd.grad(output, x, torch.ones_like(output))]
+    for fused, plain in zip(results[:2], results[2:], strict=True):
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-9
+        torch.testing.assert_close(fused, plain, rtol=tolerance, atol=8 * info.tiny, equal_nan=True)
+    zero = results[2] == 0
+    assert torch.equal(results[0][zero].signbit(), results[2][zero].signbit())
 
 
 # -- the trial ---------------------------------------------------------------------------------------------------------
