@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from holdfast.engine.fused.complex import is_complex, lower_complex
 from holdfast.engine.fused.graph import Graph, Node, Unsupported, mapped
 from holdfast.engine.fused.operators import MASKS
 from holdfast.engine.fused.program import (
@@ -234,6 +235,8 @@ class Lowering:
         alone = all(isinstance(v, Static | Constant) for v in values) and (values or node.shape)
         if alone and not any(isinstance(n, Batch) for n in flat(sizes)):  # PyTorch computes it before the loop
             return Static(self.prologue.copy(node, lambda arg: self._in_prologue(self.env[arg])))
+        if is_complex(node, values):
+            return lower_complex(self, node)
         name = node.name if node.name.startswith("_") else node.name.removesuffix("_")
         if name not in RULES:
             raise Unsupported(f"operator {node.target}")
@@ -251,7 +254,8 @@ class Lowering:
     def _in_prologue(self, value: Static | Constant) -> Node:
         if isinstance(value, Static):
             return value.node
-        return self.prologue.call(torch.ops.aten.scalar_tensor.default, (value.value,), {"dtype": self.dtype})
+        dtype = self.dtype.to_complex() if isinstance(value.value, complex) else self.dtype
+        return self.prologue.call(torch.ops.aten.scalar_tensor.default, (value.value,), {"dtype": dtype})
 
     def _draw(self, node: Node, is_read: bool, ahead: bool) -> None:
         """Random numbers: one draw per step, before the loop. A draw that is not read moves the generator too."""
@@ -539,6 +543,7 @@ _LINEAR_FIRST = {
     "clone", "detach", "alias", "neg", "slice", "select", "narrow", "flip", "roll", "tril", "triu", "cumsum", "repeat",
     "slice_backward", "select_backward", "diagonal", "diagonal_backward", "split", "split_with_sizes", "unbind",
     "sigmoid_backward", "tanh_backward", "threshold_backward", "softplus_backward", "gelu_backward", "silu_backward",
+    "view_as_real", "view_as_complex", "_conj", "resolve_conj",
     "elu_backward", "leaky_relu_backward", "hardtanh_backward", "_softmax_backward_data", "_log_softmax_backward_data",
 }  # fmt: skip
 _IGNORED = {"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"}  # the result's type is checked

@@ -21,7 +21,7 @@ from holdfast.engine.fused.values import Rows, Static, Total
 if TYPE_CHECKING:
     from holdfast.engine.fused.lower import Lowering
 
-__all__ = ["RULES"]
+__all__ = ["RULES", "joined"]
 
 Number = int | float
 LARGEST = 1 << 16  # products of two values of each sample are written out up to this many terms
@@ -57,6 +57,8 @@ _elementwise(1, "neg abs sign square reciprocal sqrt rsqrt floor ceil trunc relu
 _elementwise(1, "log1p erf sin cos silu isnan")
 _elementwise(2, "mul maximum minimum gt ge lt le eq ne pow sigmoid_backward tanh_backward silu_backward")
 _elementwise(3, "where threshold_backward")
+RULES["_neg_view"] = lambda low, node, x: low.pointwise("neg", x, shape=node.shape)
+RULES["resolve_neg"] = lambda low, node, x: x
 RULES["sgn"] = lambda low, node, x: low.pointwise("sign", x)
 
 
@@ -383,7 +385,7 @@ def _cat(low: Lowering, node: Node, parts: Any, dim: int = 0) -> Rows:
         for p, shape in zip(parts, shapes, strict=True)
         if shape[dim if len(shape) > 1 else 0] != 0
     ]
-    return _joined(low, node, given, dim)
+    return joined(low, node, given, dim)
 
 
 @_rule("stack")
@@ -395,10 +397,10 @@ def _stack(low: Lowering, node: Node, parts: Any, dim: int = 0) -> Rows:
         low.filled(p, shape) if isinstance(p, Constant) else low.viewed(_rows(node, p), shape)
         for p, shape in zip(parts, shapes, strict=True)
     ]
-    return _joined(low, node, given, dim)
+    return joined(low, node, given, dim)
 
 
-def _joined(low: Lowering, node: Node, parts: list[Rows], dim: int) -> Rows:
+def joined(low: Lowering, node: Node, parts: list[Rows], dim: int) -> Rows:
     tables, start = list[np.ndarray](), 0
     for part in parts:
         _features_only(node, part, [dim])
@@ -599,12 +601,12 @@ def _each_product(low: Lowering, a: Rows, b: Rows, rows: Any, height: int, depth
 @_rule("sum", "mean")
 def _sum(low: Lowering, node: Node, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     rows = low.rows(node.args[0])
-    if node.dtype not in (low.dtype, torch.int64):
+    if node.dtype not in (low.dtype, torch.int64, low.dtype.to_complex()):
         raise Unsupported(f"operator {node.target} to {node.dtype}")
     every = range(len(rows.axes))
     dims = {d % len(rows.axes) for d in (every if dim in (None, []) else dim)}
     if any(None in rows.axes[d] for d in dims):
-        if node.name != "sum" or node.dtype != low.dtype:
+        if node.name != "sum" or node.dtype == torch.int64:
             raise Unsupported(f"operator {node.target} across samples")
         return low.row_total(rows, dims, node.shape)
     total = low.fold(rows, dims, "add", keepdim=keepdim)

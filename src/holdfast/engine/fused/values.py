@@ -12,7 +12,7 @@ from holdfast.engine.fused.graph import Node, Unsupported
 from holdfast.engine.fused.program import Tile
 from holdfast.engine.fused.trace import Batch
 
-__all__ = ["Axes", "Rows", "Static", "Total", "axes_of", "broadcast", "flat"]
+__all__ = ["Axes", "Pair", "Rows", "Static", "Total", "axes_of", "broadcast", "flat"]
 
 Axes = tuple[tuple[int | None, ...], ...]  # None is the batch; an axis may hold it together with features
 
@@ -49,6 +49,14 @@ class Static:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.node.shape
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Pair:
+    """A complex value: two Rows, Statics or numbers."""
+
+    real: Any
+    imag: Any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
