@@ -19,6 +19,7 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "StateDictError",
+    "UncheckedWarning",
 ]
 
 
@@ -167,5 +168,14 @@ class FusedFallbackWarning(UserWarning):
 
     Example:
         >>> issubclass(FusedFallbackWarning, UserWarning)
+        True
+    """
+
+
+class UncheckedWarning(UserWarning):
+    """A file of a run was read that has no checksum, so damage to it cannot be noticed.
+
+    Example:
+        >>> issubclass(UncheckedWarning, UserWarning)
         True
     """

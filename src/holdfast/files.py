@@ -1,9 +1,9 @@
 """Files that appear whole or not at all, and the folder for what can be made again.
 
 Note [Neighbours]: a file is written as ``.NAME.xxxxxxxx.part`` beside its place and then renamed. A writer that is
-killed leaves that neighbour behind. A living writer holds a lock (``flock``) on its neighbour until the rename, and the system
-drops the lock when a process ends, however it ends. So a neighbour whose lock is free belongs to nobody and is removed,
-by the next writer of the same name. Where there are no locks (Windows, some network disks) nothing is removed.
+killed leaves that neighbour behind. A living writer holds a lock (``flock``) on its neighbour until the rename, and the
+system drops the lock when a process ends, however it ends. So a neighbour whose lock is free belongs to nobody, and the
+next writer of the same name removes it. Where there are no locks (Windows, some network disks) nothing is removed.
 """
 
 from __future__ import annotations

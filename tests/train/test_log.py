@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast.errors import CheckpointError
+from holdfast.train import sums
 from holdfast.train.log import Board, Clock, Log, read_log
 
 
@@ -25,9 +26,43 @@ def test_a_log_shorter_than_its_checkpoint_says_is_an_error(tmp_path):
 def test_the_clock_adds_up_over_sittings_and_survives_a_cut_line(tmp_path):
     path = tmp_path / "times.jsonl"
     path.write_text('{"update": 5, "seconds": 40.0}\n{"upd')
+    clock = Clock(path)
+    assert clock.seconds >= 40.0
+    clock.trim()
+    clock.write(7)
     assert Clock(path).seconds >= 40.0
-    path.write_text("not JSON at all\n")
-    assert Clock(path).seconds < 10.0
+    assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("change", [(b"40.0", b"90.0"), (b'"seconds"', b'"secondz"'), (b'{"update', b"[update")])
+def test_a_damaged_clock_is_an_error_that_says_how_to_go_on(tmp_path, change):
+    path = tmp_path / "times.jsonl"
+    clock = Clock(path)
+    clock.before = 40.0
+    clock.write(5)
+    text = path.read_bytes()
+    assert b"40.0" in text
+    path.write_bytes(text.replace(*change))
+    with pytest.raises(CheckpointError, match=r"times.jsonl is damaged in line 1; put the file back, or remove it"):
+        Clock(path)
+
+
+def test_a_changed_digit_of_the_log_is_an_error(tmp_path):
+    """With a known digest on going on, and by SHA256SUMS once the run has ended; a line that is no JSON always."""
+    path = tmp_path / "log.jsonl"
+    log = Log(path, 0)
+    log.write({"update": 10})
+    path.write_text('{"update": 90}\n')
+    with pytest.raises(CheckpointError, match=r"log.jsonl is damaged or comes from another run"):
+        Log(path, log.position, log.sha256)
+    sums.write(tmp_path, {"log.jsonl": log.sha256})
+    with pytest.raises(CheckpointError, match=r"log.jsonl is damaged or comes from another run"):
+        read_log(path)
+    other = tmp_path / "other.jsonl"
+    for line in ('{"update": ', "3"):
+        other.write_text(f'{{"update": 1}}\n{line}\n')
+        with pytest.raises(CheckpointError, match=r"other.jsonl is damaged: line 2 is "):
+            read_log(other)
 
 
 def test_tensorboard_shows_every_number_of_the_log(tmp_path):
