@@ -14,6 +14,7 @@ __all__ = [
     "FusedFallbackWarning",
     "HoldfastError",
     "Interrupted",
+    "LostProcessError",
     "MissingExtraError",
     "OutsideSetError",
     "SettingError",
@@ -143,6 +144,15 @@ class Interrupted(HoldfastError):
     def __init__(self, message: str, signal: int):
         super().__init__(message)
         self.signal = signal
+
+
+class LostProcessError(HoldfastError, RuntimeError):
+    """Another process of the same job has died; the message says how to resume.
+
+    Example:
+        >>> issubclass(LostProcessError, RuntimeError)
+        True
+    """
 
 
 class MissingExtraError(HoldfastError, ImportError):

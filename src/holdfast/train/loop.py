@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -27,7 +28,14 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import CheckpointError, DivergedError, Interrupted, MissingExtraError, SettingError
+from holdfast.errors import (
+    CheckpointError,
+    DivergedError,
+    Interrupted,
+    LostProcessError,
+    MissingExtraError,
+    SettingError,
+)
 from holdfast.files import alone_in, remove_leftovers, sha256_of, write_atomically
 from holdfast.train import checkpoint, sums
 from holdfast.train.log import Board, Clock, Log, check_log
@@ -128,6 +136,7 @@ def fit(
     Raises:
         DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
         Interrupted: SIGINT or SIGTERM came; the run was saved.
+        LostProcessError: another process of the same job has died.
         CheckpointError: the folder cannot be written to, another process trains in it, or a file in it is damaged.
 
     Example:
@@ -146,7 +155,7 @@ def fit(
     except OSError as error:
         raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
     fabric = _fabric(devices, accelerator)
-    with _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
+    with _others_alive(fabric, folder), _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
         sums.check(folder, sums.SETTINGS)
         run = _Run(fabric, model, task, training, folder)
         if (outcome := run.ended()) is not None:
@@ -613,8 +622,50 @@ def _fabric(devices: int, accelerator: str) -> Any:
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     several = devices * nodes > 1
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy="ddp" if several else "auto")
-    fabric.launch()
+    try:
+        fabric.launch()
+    except RuntimeError as error:
+        if not (several and _is_loss(error)):
+            raise
+        raise LostProcessError(
+            f"Another process of this job has died or cannot be reached: {devices * nodes} processes were expected to "
+            f"connect. Look for the first error of the others, and start all of them again. ({_in_a_line(error)})"
+        ) from error
     return fabric
+
+
+# what gloo and NCCL say when the other end of a connection is gone
+_GONE = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|gloo.*(timed out|timeout|read error|write error)"
+    r"|remote process (exited|has)|ncclRemoteError|store.*(timed out|timeout)|socket (closed|timeout|timed out)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    return isinstance(error, torch.distributed.DistError) or _GONE.search(str(error)) is not None
+
+
+def _in_a_line(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+@contextlib.contextmanager
+def _others_alive(fabric: Any, folder: Path) -> Iterator[None]:
+    """Say of a lost connection that another process has died, which is all that the survivors see of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if fabric.world_size == 1 or not _is_loss(error):
+            raise
+        kept = folder / sums.LAST
+        state = f"The last checkpoint is {kept}" if kept.exists() else "No checkpoint was written yet"
+        raise LostProcessError(
+            f"Another process of this job has died or cannot be reached: process {fabric.global_rank} of "
+            f"{fabric.world_size} lost the connection to it. Look for the first error of the other processes; if there "
+            f"is none, the system may have killed one, for example for lack of memory. {state}: start the job again "
+            f"with {fabric.world_size} processes to resume. ({_in_a_line(error)})"
+        ) from error
 
 
 @contextlib.contextmanager
