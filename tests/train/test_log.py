@@ -34,7 +34,9 @@ def test_the_clock_adds_up_over_sittings_and_survives_a_cut_line(tmp_path):
     assert len(path.read_text().splitlines()) == 2
 
 
-@pytest.mark.parametrize("change", [(b"40.0", b"90.0"), (b'"seconds"', b'"secondz"'), (b'{"update', b"[update")])
+@pytest.mark.parametrize(
+    "change", [(b"40.0", b"90.0"), (b'"seconds"', b'"secondz"'), (b'{"update', b"[update"), (b"check", b"chexk")]
+)
 def test_a_damaged_clock_is_an_error_that_says_how_to_go_on(tmp_path, change):
     path = tmp_path / "times.jsonl"
     clock = Clock(path)
@@ -43,8 +45,45 @@ def test_a_damaged_clock_is_an_error_that_says_how_to_go_on(tmp_path, change):
     text = path.read_bytes()
     assert b"40.0" in text
     path.write_bytes(text.replace(*change))
-    with pytest.raises(CheckpointError, match=r"times.jsonl is damaged in line 1; put the file back, or remove it"):
+    with pytest.raises(CheckpointError, match=r"times.jsonl is damaged; put the file back, or remove it to count"):
         Clock(path)
+
+
+def test_every_line_of_a_log_vouches_for_itself_and_its_place(tmp_path):
+    """A line that is changed, repeated, left out, moved or brought in from elsewhere; a cut end is read up to there."""
+    path, other = tmp_path / "log.jsonl", Log(tmp_path / "other.jsonl", 0)
+    log = Log(path, 0)
+    for update in range(4):
+        log.write({"update": update, "loss": 0.5})
+        other.write({"update": update, "loss": 0.25})
+    lines, theirs = (it.path.read_bytes().splitlines(keepends=True) for it in (log, other))
+    one, two, three, four = lines
+    for wrong in (
+        [one, two.replace(b"0.5", b"0.7"), three, four],
+        [one, two, two, three, four],
+        [one, three, four],
+        [two, three, four],
+        [two, one, three, four],
+        [one, two, theirs[2], four],
+        [one, two, three, theirs[3]],
+        [one, two.replace(b"check", b"chexk")],
+        [one.replace(b"check", b"chexk")],
+        [one, b'{"update": 1, "loss": 0.5}\n'],
+    ):
+        path.write_bytes(b"".join(wrong))
+        with pytest.raises(CheckpointError, match=r"log.jsonl is damaged: line \d does not match its check"):
+            read_log(path)
+    path.write_bytes(one + two + three[:-9])
+    assert read_log(path) == [{"update": 0, "loss": 0.5}, {"update": 1, "loss": 0.5}]
+
+
+def test_a_log_of_an_older_holdfast_goes_on_with_checks(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text('{"update": 0, "test": {"mse": 1.0}}\n')
+    log = Log(path, path.stat().st_size)
+    log.write({"update": 1})
+    Log(path, log.position, log.sha256).write({"update": 2})
+    assert read_log(path) == [{"update": 0, "test": {"mse": 1.0}}, {"update": 1}, {"update": 2}]
 
 
 def test_a_changed_digit_of_the_log_is_an_error(tmp_path):
@@ -52,7 +91,7 @@ def test_a_changed_digit_of_the_log_is_an_error(tmp_path):
     path = tmp_path / "log.jsonl"
     log = Log(path, 0)
     log.write({"update": 10})
-    path.write_text('{"update": 90}\n')
+    path.write_bytes(path.read_bytes().replace(b"10", b"90", 1))
     with pytest.raises(CheckpointError, match=r"log.jsonl is damaged or comes from another run"):
         Log(path, log.position, log.sha256)
     sums.write(tmp_path, {"log.jsonl": log.sha256})
@@ -61,7 +100,7 @@ def test_a_changed_digit_of_the_log_is_an_error(tmp_path):
     other = tmp_path / "other.jsonl"
     for line in ('{"update": ', "3"):
         other.write_text(f'{{"update": 1}}\n{line}\n')
-        with pytest.raises(CheckpointError, match=r"other.jsonl is damaged: line 2 is "):
+        with pytest.raises(CheckpointError, match=r"other.jsonl is damaged: line 2 "):
             read_log(other)
 
 

@@ -222,11 +222,11 @@ def put_weights_(model: nn.Module, tree: Mapping[str, Any], path: Path | str) ->
 
 
 def check_place(path: Path, tree: Mapping[str, Any]) -> None:
-    """See that a checkpoint of a run lies under its own name and beside its own settings.
+    """See that a checkpoint of a run lies under its own name and beside its own settings and log.
 
     Raises:
-        CheckpointError: the best checkpoint is called last or the other way round, or ``settings.json`` is not the
-            file that the run began with. A checkpoint that was copied away alone, under whatever name, is fine.
+        CheckpointError: the best checkpoint is called last or the other way round, or ``settings.json`` or the log is
+            not that of its run. A checkpoint that was copied away alone, under whatever name, is fine.
 
     Example:
         >>> check_place(Path("last.safetensors"), {"role": "best"})
@@ -247,6 +247,9 @@ def check_place(path: Path, tree: Mapping[str, Any]) -> None:
             "back, or start a new run in another folder."
         )
     sums.check(path.parent, path.name)
+    log, position = path.with_name(sums.LOG), tree.get("position", {})
+    if path.name == sums.LAST and role is not None and log.is_file():
+        sums.check_log(log, position.get("log_position", 0), position.get("log_sha256", ""))
 
 
 def check_best(path: Path, tree: Mapping[str, Any]) -> None:

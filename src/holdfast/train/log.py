@@ -1,8 +1,11 @@
 """A run's log: one JSON object a line, cut back to the last checkpoint when a run goes on.
 
 ``log.jsonl`` holds what is the same in every run of the same settings; ``times.jsonl`` holds the clock, which is not.
-The checkpoint holds the digest of the log up to its position, and SHA256SUMS that of the whole log of a run that has
-ended. A line of ``times.jsonl`` ends with the CRC-32 of what stands before it.
+
+Note [Check]: a line of either file ends with ``"check"``, eight digits of the SHA-256 digest of the check before it and
+of the line up to there. So a line that was changed, repeated, moved or brought in from another log is noticed. That
+lines are missing at the end is noticed by the digests in the checkpoint and in SHA256SUMS; for the clock it is not, and
+costs some seconds. Lines of an older Holdfast have no check; they may only come first.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ import json
 import math
 import os
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +38,15 @@ class Log:
         >>> log = Log(Path(tempfile.mkdtemp()) / "log.jsonl", position=0)
         >>> log.write({"update": 1, "loss": float("nan")})
         >>> log.position, read_log(log.path)
-        (28, [{'update': 1, 'loss': None}])
+        (49, [{'update': 1, 'loss': None}])
     """
 
     def __init__(self, path: Path, position: int, sha256: str = ""):
         self.path, self.position = path, position
         if not path.exists() and position == 0:
             path.touch()
-        self._hash = hashlib.sha256(check_log(path, position, sha256))
+        kept = sums.check_log(path, position, sha256)
+        self._hash, self._check = hashlib.sha256(kept), _entries(path, kept, "log")[1]
         os.truncate(path, position)
 
     @property
@@ -52,39 +55,13 @@ class Log:
         return self._hash.hexdigest()
 
     def write(self, entry: dict[str, Any]) -> None:
-        line = (json.dumps(_finite(entry), allow_nan=False) + "\n").encode()
+        line, self._check = _checked(entry, self._check)
         with open(self.path, "ab") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())  # a checkpoint that counts on this line must not reach the disk before it
         self._hash.update(line)
         self.position += len(line)
-
-
-def check_log(path: Path, position: int, sha256: str = "") -> bytes:
-    """The first ``position`` bytes of a log, if they are those that the checkpoint beside it was made with.
-
-    Example:
-        >>> check_log(Path("no-such-log.jsonl"), 10)
-        Traceback (most recent call last):
-        holdfast.errors.CheckpointError: no-such-log.jsonl has 0 bytes, but ... when it had 10; put the file back, ...
-    """
-    try:
-        with open(path, "rb") as file:
-            kept = file.read(position)
-    except FileNotFoundError:
-        kept = b""
-    advice = "put the file back, or start a new run in another folder."
-    if len(kept) < position:
-        raise CheckpointError(
-            f"{path} has {len(kept)} bytes, but the checkpoint beside it was made when it had {position}; {advice}"
-        )
-    if sha256 and (found := hashlib.sha256(kept).hexdigest()) != sha256:
-        raise CheckpointError(
-            f"{path} is damaged or comes from another run: its first {position} bytes have the SHA-256 digest "
-            f"{found[:12]}…, but {sha256[:12]}… when the checkpoint beside it was made; {advice}"
-        )
-    return kept
 
 
 def read_log(path: Path | str) -> list[dict[str, Any]]:
@@ -107,31 +84,22 @@ def read_log(path: Path | str) -> list[dict[str, Any]]:
         last = path.with_name(sums.LAST)
         if last.is_file() and not (path.parent / sums.OUTCOME).exists():
             position = checkpoint.load(last).get("position", {})
-            check_log(path, position.get("log_position", 0), position.get("log_sha256", ""))
-    return [_entry(path, number, line) for number, line in enumerate(_lines(path), 1)]
-
-
-def _lines(path: Path) -> list[bytes]:
-    return [line for line in path.read_bytes().split(b"\n")[:-1] if line]
-
-
-def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: line {number} is not JSON ({error}); put the file back.") from None
-    if not isinstance(entry, dict):
-        raise CheckpointError(f"{path} is damaged: line {number} is {entry!r:.40}, not a table; put the file back.")
-    return entry
+            sums.check_log(path, position.get("log_position", 0), position.get("log_sha256", ""))
+    return _entries(path, path.read_bytes(), "log")[0]
 
 
 class Clock:
     """Seconds of training in all sittings, kept beside the log so that the checkpoint stays free of the clock."""
 
     def __init__(self, path: Path):
-        self.path, self.before = path, 0.0
-        for number, line in enumerate(_lines(path) if path.exists() else [], 1):
-            self.before = _seconds(path, number, line)
+        self.path = path
+        try:
+            entries, self._check = _entries(path, path.read_bytes() if path.exists() else b"", "times")
+            self.before = float(entries[-1]["seconds"]) if entries else 0.0
+        except (CheckpointError, KeyError, TypeError, ValueError):
+            raise CheckpointError(
+                f"{path} is damaged; put the file back, or remove it to count the time of this run from 0."
+            ) from None
         self.begin = time.perf_counter()
 
     @property
@@ -144,22 +112,47 @@ class Clock:
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, update: int) -> None:
-        body = json.dumps({"update": update, "seconds": round(self.seconds, 3)})[:-1]
-        with open(self.path, "a") as file:
-            file.write(f'{body}, "crc32": {zlib.crc32(body.encode())}}}\n')
+        line, self._check = _checked({"update": update, "seconds": round(self.seconds, 3)}, self._check)
+        with open(self.path, "ab") as file:
+            file.write(line)
 
 
-def _seconds(path: Path, number: int, line: bytes) -> float:
-    """The seconds in a line of ``times.jsonl``; lines of an older Holdfast have no checksum."""
-    try:
-        entry, body = json.loads(line), line.rpartition(b', "crc32": ')[0]
-        if entry.keys() == {"update", "seconds"} or entry["crc32"] == zlib.crc32(body):
-            return float(entry["seconds"])
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        pass
-    raise CheckpointError(
-        f"{path} is damaged in line {number}; put the file back, or remove it to count the time of this run from 0."
-    )
+def _checked(entry: dict[str, Any], before: str) -> tuple[bytes, str]:
+    """A line with its check, and the check: see Note [Check]."""
+    body = json.dumps(_finite(entry), allow_nan=False)[:-1].encode()
+    check = _check(before, body)
+    return body + f', "check": "{check}"}}\n'.encode(), check
+
+
+def _check(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()[:8]
+
+
+def _entries(path: Path, data: bytes, kind: str) -> tuple[list[dict[str, Any]], str]:
+    """The whole lines of a log as entries, and the last check; the check before the first line is ``kind``."""
+    entries, last = [], kind
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path} is damaged: line {number} is not JSON ({error}); put the file back."
+            ) from None
+        body, found, _ = line.rpartition(b', "check": "')
+        if not found and last == kind and _is_old(entry):
+            pass
+        elif not found or not isinstance(entry, dict) or entry.pop("check", None) != (last := _check(last, body)):
+            raise CheckpointError(
+                f"{path} is damaged: line {number} does not match its check; put the file back, or start a new run in "
+                "another folder."
+            )
+        entries.append(entry)
+    return entries, last
+
+
+def _is_old(entry: Any) -> bool:
+    """Whether this may be a line of an older Holdfast: those hold no texts, so an unreadable check is not one."""
+    return isinstance(entry, dict) and not any(isinstance(value, str) for value in entry.values())
 
 
 class Board:

@@ -38,7 +38,7 @@ from holdfast.errors import (
 )
 from holdfast.files import alone_in, remove_leftovers, sha256_of, write_atomically
 from holdfast.train import checkpoint, sums
-from holdfast.train.log import Board, Clock, Log, check_log
+from holdfast.train.log import Board, Clock, Log
 from holdfast.train.metrics import Answerable, Scores, better, loss_sum, target_count
 from holdfast.train.optimisers import build_optimiser
 from holdfast.train.progress import Progress, make_progress
@@ -437,7 +437,12 @@ class _Run:
 
     def _check_others(self, tree: dict[str, Any], position: _Position) -> None:
         """See that the log, the best checkpoint and the data are those that the last checkpoint was made with."""
-        check_log(self.folder / sums.LOG, position.log_position, position.log_sha256)
+        sums.check_log(self.folder / sums.LOG, position.log_position, position.log_sha256)
+        if tree.get("settings") and not self.identity["settings"]:
+            raise CheckpointError(
+                f"{self.folder / sums.SETTINGS} is missing, and the run of {sums.LAST} began with it. Put the file "
+                "back, or start a new run in another folder."
+            )
         before, now = tree.get("data"), self.identity["data"]
         if before and now and before != now:
             raise CheckpointError(

@@ -5,8 +5,8 @@
 
 The form is that of ``sha256sum``, so ``sha256sum -c SHA256SUMS`` checks a folder too. The first line is a comment with
 the digest of the lines below it: a damaged SHA256SUMS is an error as well. While a run goes on, its last checkpoint
-vouches for the log and for the best checkpoint, and each checkpoint for itself. ``times.jsonl`` (the clock) has a
-checksum per line, ``environment.json`` is never read back.
+vouches for the log and for the best checkpoint, and each checkpoint for itself. Every line of ``times.jsonl`` (the
+clock) has a check of its own, ``environment.json`` is never read back.
 
 A folder of an older Holdfast has no SHA256SUMS and is read unchecked.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from holdfast.errors import CheckpointError
 from holdfast.files import sha256_of, write_atomically
 
-__all__ = ["BEST", "LAST", "LOG", "MODEL", "NAME", "OUTCOME", "SETTINGS", "check", "read", "write"]
+__all__ = ["BEST", "LAST", "LOG", "MODEL", "NAME", "OUTCOME", "SETTINGS", "check", "check_log", "read", "write"]
 
 NAME = "SHA256SUMS"
 SETTINGS, MODEL, LOG, LAST, BEST, OUTCOME = (
@@ -98,7 +98,7 @@ def check(folder: Path | str, *names: str) -> None:
     folder = Path(folder)
     entries = read(folder)
     if entries is None:
-        if (folder / OUTCOME).is_file() and _has_checksum(folder / LAST):
+        if (folder / OUTCOME).is_file() and any(_has_checksum(folder / name) for name in (LAST, BEST)):
             raise CheckpointError(
                 f"{folder / NAME} is missing, so the files of this run cannot be checked; put it back. If you are sure "
                 f"that they are right, make it again there: sha256sum {_list(folder)} > {NAME}"
@@ -106,11 +106,39 @@ def check(folder: Path | str, *names: str) -> None:
         return
     for name in names:
         path = folder / name
+        if name == SETTINGS and name in entries and not path.is_file():
+            raise CheckpointError(f"{path} is missing, and the run began with it, as {NAME} tells. {_ADVICE[name]}")
         if name in entries and path.is_file() and (found := sha256_of(path)) != entries[name]:
             raise CheckpointError(
                 f"{path} is damaged or comes from another run: expected the SHA-256 digest {entries[name][:12]}…, as "
                 f"{NAME} has it, got {found[:12]}…. {_ADVICE[name]}"
             )
+
+
+def check_log(path: Path, position: int, sha256: str = "") -> bytes:
+    """The first ``position`` bytes of a log, if they are those that the checkpoint beside it was made with.
+
+    Example:
+        >>> check_log(Path("no-such-log.jsonl"), 10)
+        Traceback (most recent call last):
+        holdfast.errors.CheckpointError: no-such-log.jsonl has 0 bytes, but ... when it had 10; put the file back, ...
+    """
+    try:
+        with open(path, "rb") as file:
+            kept = file.read(position)
+    except FileNotFoundError:
+        kept = b""
+    advice = "put the file back, or start a new run in another folder."
+    if len(kept) < position:
+        raise CheckpointError(
+            f"{path} has {len(kept)} bytes, but the checkpoint beside it was made when it had {position}; {advice}"
+        )
+    if sha256 and (found := hashlib.sha256(kept).hexdigest()) != sha256:
+        raise CheckpointError(
+            f"{path} is damaged or comes from another run: its first {position} bytes have the SHA-256 digest "
+            f"{found[:12]}…, but {sha256[:12]}… when the checkpoint beside it was made; {advice}"
+        )
+    return kept
 
 
 _ADVICE = {
