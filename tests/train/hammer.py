@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import random
+import select
 import shutil
 import signal
 import sys
@@ -41,13 +42,13 @@ COMPARED = ("last.safetensors", "best.safetensors", "log.jsonl", "settings.json"
 NAMES = (*COMPARED, "SHA256SUMS", "outcome.json", "times.jsonl", "model.json", "environment.json")
 
 
-def train(folder: Path, seed: int, *, stop: int | None = None, **changes) -> dict:
+def train(folder: Path, seed: int, *, stop: int | None = None, alive: int | None = None, **changes) -> dict:
     """A run by ``fit`` alone, with a settings.json beside it; the outcome without the clock."""
     folder.mkdir(exist_ok=True)
     settings = folder / "settings.json"
     if not settings.exists() and not (folder / "last.safetensors").exists():
         settings.write_text(json.dumps({"seed": seed, "of": "hammer"}))
-    outcome = fit(*noisy_run(seed=seed, **changes), folder, progress=_Stop(stop) if stop else False)
+    outcome = fit(*noisy_run(seed=seed, **changes), folder, progress=_Stop(stop, alive))
     return timeless(dataclasses.asdict(outcome))
 
 
@@ -71,12 +72,15 @@ def timeless(outcome: dict) -> dict:
 
 
 class _Stop(Silent):
-    """SIGTERM after an update: the run saves itself and ends."""
+    """A byte into the pipe ``alive`` at the first update; SIGTERM after update ``at``, so that the run saves itself."""
 
-    def __init__(self, at: int | None):
-        self.at = at
+    def __init__(self, at: int | None, alive: int | None = None):
+        self.at, self.alive = at, alive
 
     def update(self, done: int, loss: float, gradient_norm: float) -> None:
+        if self.alive is not None:
+            os.write(self.alive, b".")
+            self.alive = None
         if done == self.at:
             signal.raise_signal(signal.SIGTERM)
 
@@ -84,7 +88,7 @@ class _Stop(Silent):
 # -- (1) -------------------------------------------------------------------------------------------------------------
 
 
-def kills(count: int, seed: int, *, longest: float = 0.25, epochs: int = 8) -> int:
+def kills(count: int, seed: int, *, longest: float = 0.25, epochs: int = 3) -> int:
     """SIGKILL ``count`` times in all; every run that gets to its end is compared byte by byte. Returns failures."""
     import lightning_fabric  # noqa: F401 - what every attempt needs is imported once, before the forks
 
@@ -95,10 +99,11 @@ def kills(count: int, seed: int, *, longest: float = 0.25, epochs: int = 8) -> i
             raise SystemExit(f"The run left alone failed: {status}")
     killed = compared = failed = leftovers = 0
     begin, run, folder = time.monotonic(), SEEDS[0], place / "killed"
-    while killed < count or folder.exists():
-        last = killed >= count  # let it end
+    while True:
+        # one kill in four while the process starts and loads, the others while it trains, saves and ends
+        starting, moment = chance.random() < 0.25, chance.uniform(0.0, longest)
         work = functools.partial(train, folder, run, epochs=epochs)
-        status = _child(work, None if last else chance.uniform(0.0, longest))
+        status = _child(work, None if killed >= count else (starting, moment))
         if status == -signal.SIGKILL:
             killed += 1
             leftovers += len(list(folder.glob(".*.part")))
@@ -113,7 +118,7 @@ def kills(count: int, seed: int, *, longest: float = 0.25, epochs: int = 8) -> i
             print(f"FAILED: status {status}, different {different}, kept in {place}/failed-{failed}", flush=True)
         compared += 1
         shutil.rmtree(folder, ignore_errors=True)
-        if last:
+        if killed >= count:
             break
         run = chance.choice(SEEDS)
     print(
@@ -124,23 +129,35 @@ def kills(count: int, seed: int, *, longest: float = 0.25, epochs: int = 8) -> i
     return failed
 
 
-def _child(work: Callable[[], object], kill_after: float | None = None) -> int:
-    """Do ``work`` in a process of its own, killed after a while; its exit code, or minus the signal that ended it."""
+def _child(work: Callable[..., object], kill: tuple[bool, float] | None = None) -> int:
+    """Do ``work`` in a process of its own; its exit code, or minus the signal that ended it.
+
+    Args:
+        work: takes a pipe that it writes to when it makes its first update.
+        kill: whether to count from the start of the process, not from that update, and after how many seconds.
+    """
+    heard, alive = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
+            os.close(heard)
             torch.set_num_threads(1)
-            work()
+            work(alive=alive)
             code = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
+    os.close(alive)
+    if kill is not None:
+        if not kill[0]:
+            select.select([heard], [], [])  # a first update, or the end
+        time.sleep(kill[1])
         os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    status = os.waitpid(child, 0)[1]
+    os.close(heard)
+    return os.waitstatus_to_exitcode(status)
 
 
 # -- (2) -------------------------------------------------------------------------------------------------------------
@@ -196,13 +213,13 @@ def _weights(folder: Path, which: str) -> bytes:
     return b"".join(weight.detach().numpy().tobytes() for weight in model.state_dict().values())
 
 
-def mutations(count: int, seed: int, *, kind: str = "fit", limit: int = 20) -> int:
+def mutations(count: int, seed: int, *, first: int = 0, kind: str = "fit", limit: int = 20) -> int:
     """Damage ``count`` folders, read and resume each. Returns how many gave neither an error nor the same bits."""
     warnings.simplefilter("error", UncheckedWarning)  # nothing here is of an older Holdfast
     shared = Path("/dev/shm")
     place = Path(tempfile.mkdtemp(prefix="hammer-", dir=shared if shared.is_dir() else None))
     sound, told, wrong, begin = bases(place, kind), collections.Counter(), 0, time.monotonic()
-    for number in range(count):
+    for number in range(first, first + count):
         chance = random.Random(f"{seed} {number}")  # a case can be repeated alone
         base, folder = chance.choice(sound), place / "case"
         shutil.copytree(base.folder, folder)
@@ -214,10 +231,10 @@ def mutations(count: int, seed: int, *, kind: str = "fit", limit: int = 20) -> i
             if wrong >= limit:
                 break
         shutil.rmtree(folder)
-        if (number + 1) % 500 == 0:
-            print(f"{number + 1} folders, {wrong} wrong, {time.monotonic() - begin:.0f} s", flush=True)
+        if (number + 1 - first) % 500 == 0:
+            print(f"{number + 1 - first} folders, {wrong} wrong, {time.monotonic() - begin:.0f} s", flush=True)
     print(
-        f"{number + 1} mutated folders ({kind}), {wrong} with neither a clear error nor the same bits; "
+        f"{number + 1 - first} mutated folders ({kind}), {wrong} with neither a clear error nor the same bits; "
         f"of the uses: {dict(sorted(told.items()))}; seed {seed}, {time.monotonic() - begin:.0f} s"
     )
     shutil.rmtree(place)
@@ -250,6 +267,11 @@ def check(base: Base, folder: Path, told: collections.Counter) -> list[str]:
         longest = max(base.logs, key=len)  # while a run goes on, any beginning of its log is a sound one
         sound = [longest] if base.ended and (folder / "outcome.json").exists() else None
         use("log", lambda it: it in sound if sound else it == longest[: len(it)], lambda: read_log(log))
+    if base.ended and (folder / "environment.json").exists():
+        from holdfast.studies.run import cell_parameters
+
+        wanted = cell_parameters(base.folder)
+        use("parameters", lambda it: it == wanted, lambda: cell_parameters(folder))
     fresh = base.ended and (folder / "outcome.json").exists()  # nothing is trained, so nothing is written
 
     def resume() -> tuple:
@@ -360,13 +382,14 @@ def main() -> int:
     parser.add_argument("what", choices=("kills", "mutations"))
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutation, to repeat one")
     parser.add_argument("--kind", choices=("fit", "study"), default="fit", help="of mutated runs")
     given = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
     if given.what == "kills":
         return min(1, kills(given.count, given.seed))
-    return min(1, mutations(given.count, given.seed, kind=given.kind))
+    return min(1, mutations(given.count, given.seed, first=given.first, kind=given.kind))
 
 
 if __name__ == "__main__":

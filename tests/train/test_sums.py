@@ -91,6 +91,17 @@ def test_a_checkpoint_of_another_run_is_refused(runs, name, sealed):
         train(one)
 
 
+def test_a_log_with_the_checkpoint_of_another_run_beside_it_is_refused(runs):
+    """Both come from the same other run, so they fit each other, but not the settings."""
+    one, other = runs
+    (one / "outcome.json").unlink()
+    (one / "SHA256SUMS").unlink()
+    for name in ("last.safetensors", "log.jsonl"):
+        shutil.copy(other / name, one)
+    with pytest.raises(CheckpointError, match=r"settings.json is not the file that the run of last"):
+        read_log(one / "log.jsonl")
+
+
 def test_the_last_checkpoint_is_not_taken_for_the_best_one(runs):
     for name, copied in (("last", "best"), ("best", "last")):
         one, _ = runs
@@ -153,7 +164,7 @@ def test_a_run_whose_data_changed_is_refused(tmp_path):
     (tmp_path / "outcome.json").unlink()
     task.sha256 = "b" * 64
     with pytest.raises(
-        CheckpointError, match=r"The data of the run in .* has changed: expected .* aaaaaaaaaaaa…, got b"
+        CheckpointError, match=r"The data of the run in .* has changed: expected .* aaaaaaaaaaaa…, as .* got b"
     ):
         fit(*noisy_run()[:1], task, training, tmp_path, progress=False)
 

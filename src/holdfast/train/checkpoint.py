@@ -31,6 +31,7 @@ from holdfast.train import sums
 
 __all__ = [
     "check_best",
+    "check_data",
     "check_place",
     "load",
     "load_model_",
@@ -274,6 +275,25 @@ def check_best(path: Path, tree: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"{path} (update {tree.get('update')}) is not the best checkpoint that {last} knows (update "
             f"{position.get('best_update')}): it is older, or comes from another run. Put the file back, or use {last}."
+        )
+
+
+def check_data(path: Path, tree: Mapping[str, Any], task: Any) -> None:
+    """See that a task that knows the digest of its file (``sha256``) reads the one that a checkpoint was trained on.
+
+    Example:
+        >>> class Task:
+        ...     sha256 = "b" * 64
+        >>> check_data(Path("runs/a/last.safetensors"), {"data": "a" * 64}, Task())
+        Traceback (most recent call last):
+        holdfast.errors.CheckpointError: The data of the run in runs/a has changed: expected a file with ...
+    """
+    before, now = tree.get("data"), getattr(task, "sha256", "")
+    if before and now and before != now:
+        raise CheckpointError(
+            f"The data of the run in {path.parent} has changed: expected a file with the SHA-256 digest "
+            f"{before[:12]}…, as {path.name} has it, got {now[:12]}…. Put the file back, or start a new run in another "
+            "folder."
         )
 
 

@@ -83,8 +83,7 @@ def read_log(path: Path | str) -> list[dict[str, Any]]:
         sums.check(path.parent, sums.LOG)
         last = path.with_name(sums.LAST)
         if last.is_file() and not (path.parent / sums.OUTCOME).exists():
-            position = checkpoint.load(last).get("position", {})
-            sums.check_log(path, position.get("log_position", 0), position.get("log_sha256", ""))
+            checkpoint.check_place(last, checkpoint.load(last))
     return _entries(path, path.read_bytes(), "log")[0]
 
 

@@ -443,12 +443,7 @@ class _Run:
                 f"{self.folder / sums.SETTINGS} is missing, and the run of {sums.LAST} began with it. Put the file "
                 "back, or start a new run in another folder."
             )
-        before, now = tree.get("data"), self.identity["data"]
-        if before and now and before != now:
-            raise CheckpointError(
-                f"The data of the run in {self.folder} has changed: expected a file with the SHA-256 digest "
-                f"{before[:12]}…, got {now[:12]}…. Put the file back, or start a new run in another folder."
-            )
+        checkpoint.check_data(self.folder / sums.LAST, tree, self.task)
         if not position.best_sha256:
             return
         best, last = self.folder / sums.BEST, self.folder / sums.LAST
