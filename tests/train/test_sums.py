@@ -130,6 +130,29 @@ def test_an_older_or_missing_best_checkpoint_is_refused(tmp_path):
         train(tmp_path)
 
 
+def test_a_best_checkpoint_that_is_replaced_while_it_is_read_is_read_again(runs, monkeypatch):
+    """As by a run that goes on: the first reading sees an old one, by the second the one that last knows is there."""
+    one, _ = runs
+    (one / "outcome.json").unlink()
+    (one / "SHA256SUMS").unlink()
+    best, load, calls = one / "best.safetensors", checkpoint.load, []
+    tree, known = load(best), best.read_bytes()
+    checkpoint.save(best, {**tree, "update": 1})
+
+    def load_and_replace(path):
+        calls.append(path)
+        if len(calls) == 2:
+            best.write_bytes(known)
+        found = load(path)
+        if len(calls) == 1:
+            checkpoint.save(best, {**tree, "update": 2})
+        return found
+
+    monkeypatch.setattr(checkpoint, "load", load_and_replace)
+    assert weights(one, "best")["update"] == tree["update"] > 2
+    assert len(calls) == 2
+
+
 def test_a_checkpoint_can_be_copied_away(runs, tmp_path):
     one, _ = runs
     for name in ("best.safetensors", "mine.safetensors"):

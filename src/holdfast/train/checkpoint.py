@@ -195,10 +195,25 @@ def load_model_(model: nn.Module, path: Path | str) -> dict[str, Any]:
         True
     """
     path = Path(path)
-    tree = load(path)
-    check_best(path, tree)
+    before = _stamp(path)
+    try:
+        tree = load(path)
+        check_best(path, tree)
+    except CheckpointError:
+        if _stamp(path) == before:
+            raise
+        tree = load(path)  # a run that goes on has just replaced it, and the files were read as they changed
+        check_best(path, tree)
     put_weights_(model, tree, path)
     return tree
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def put_weights_(model: nn.Module, tree: Mapping[str, Any], path: Path | str) -> None:

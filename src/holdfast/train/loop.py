@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from holdfast.errors import (
     CheckpointError,
     DivergedError,
+    HoldfastError,
     Interrupted,
     LostProcessError,
     MissingExtraError,
@@ -656,7 +657,7 @@ def _others_alive(fabric: Any, folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if fabric.world_size == 1 or not _is_loss(error):
+        if fabric.world_size == 1 or isinstance(error, HoldfastError) or not _is_loss(error):
             raise
         kept = folder / sums.LAST
         state = f"The last checkpoint is {kept}" if kept.exists() else "No checkpoint was written yet"
