@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -160,6 +161,24 @@ def test_what_cannot_be_is_said_in_a_sentence(command, here, words, said):
     assert said in ran.err
     assert "Traceback" not in ran.text
     assert "unexpected" not in ran.text
+
+
+@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors", "settings.json"])
+def test_a_damaged_file_of_a_run_is_one_sentence_that_names_it(command, trained, tmp_path, name):
+    """One bit of a weight, or a digit of a setting that leaves it a setting."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    data = bytearray((folder / name).read_bytes())
+    place = -3 if name.endswith(".safetensors") else data.index(b'"lr": 0.001') + 10
+    data[place] ^= 1
+    (folder / name).write_bytes(bytes(data))
+    ran = command("evaluate", folder, "--which", "last" if name == "last.safetensors" else "best")
+    assert ran.code == 1
+    assert ran.err.startswith("holdfast evaluate: ")
+    assert str(folder / name) in ran.err
+    assert len(ran.err.splitlines()) == 1
+    if name != "settings.json":
+        assert "The other checkpoint, " in ran.err
+        assert "is intact" in ran.err
 
 
 def test_scores_that_cannot_be_had(command, trained):
