@@ -529,6 +529,21 @@ def test_the_limit_is_a_sixth_of_the_memory_that_is_available(tmp_path, monkeypa
         read_data(tmp_path / "bomb.npz")
 
 
+def test_a_container_leaves_its_limit_less_what_is_used_and_cannot_be_dropped(tmp_path):
+    assert limits._container(tmp_path) is None
+    for place, names in (
+        (tmp_path / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+        (tmp_path, ("memory.max", "memory.current")),
+    ):
+        place.mkdir(exist_ok=True)
+        for name, text in zip((*names, "memory.stat"), ("1000\n", "900\n", "anon 5\ninactive_file 300\n"), strict=True):
+            (place / name).write_text(text)
+        assert limits._container(tmp_path) == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").unlink()
+    assert limits._container(tmp_path) is None
+
+
 def test_a_limit_that_is_no_size_is_refused(tmp_path, monkeypatch):
     _npz_bomb(tmp_path / "bomb.npz", 200)
     for text in ("much", "8 G", "-1", "1e9"):

@@ -76,7 +76,7 @@ def available_memory() -> int:
         >>> available_memory() > 0
         True
     """
-    found = [size for size in (_meminfo(), _container("memory.max", "memory.current")) if size is not None]
+    found = [size for size in (_meminfo(), _container()) if size is not None]
     if not found:
         try:
             found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2]
@@ -93,11 +93,19 @@ def _meminfo() -> int | None:
     return None if match is None else 1024 * int(match[1])
 
 
-def _container(limit: str, used: str, folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    try:
-        return int((folder / limit).read_text()) - int((folder / used).read_text())
-    except (OSError, ValueError):  # no container, or one without a limit: "max"
-        return None
+def _container(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the container of this process has left; pages of files that can be dropped are not counted as used."""
+    for place, limit, used in (
+        (folder, "memory.max", "memory.current"),
+        (folder / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            left = int((place / limit).read_text()) - int((place / used).read_text())
+            cached = re.search(r"^(?:total_)?inactive_file (\d+)", (place / "memory.stat").read_text(), re.MULTILINE)
+        except (OSError, ValueError):  # no container, or one without a limit: "max"
+            continue
+        return left + (int(cached[1]) if cached else 0)
+    return None
 
 
 def _shown(size: int) -> str:
