@@ -172,6 +172,15 @@ def test_a_run_that_has_ended_without_its_sums_is_refused_with_the_way_to_make_t
     assert train(one).status == "finished"
 
 
+def test_sums_of_an_earlier_time_are_no_sums_of_a_run_that_has_ended(runs):
+    """They would vouch for the settings alone, and the log and the outcome could be changed."""
+    one, _ = runs
+    sums.write(one, {"settings.json": sums.read(one)["settings.json"]})
+    for use in (lambda: train(one), lambda: read_log(one / "log.jsonl"), lambda: weights(one, "best")):
+        with pytest.raises(CheckpointError, match=r"SHA256SUMS has no digest of outcome.json: it was written before"):
+            use()
+
+
 def test_settings_are_vouched_for_before_there_is_a_checkpoint(tmp_path):
     (tmp_path / "settings.json").write_text("{}")
     sums.write(tmp_path, {"settings.json": hashlib.sha256(b"{ }").hexdigest()})

@@ -100,10 +100,15 @@ def check(folder: Path | str, *names: str) -> None:
     if entries is None:
         if (folder / OUTCOME).is_file() and any(_has_checksum(folder / name) for name in (LAST, BEST)):
             raise CheckpointError(
-                f"{folder / NAME} is missing, so the files of this run cannot be checked; put it back. If you are sure "
-                f"that they are right, make it again there: sha256sum {_list(folder)} > {NAME}"
+                f"{folder / NAME} is missing, so the files of this run cannot be checked. Put the file back. "
+                f"{_again(folder)}"
             )
         return
+    if OUTCOME not in entries and (folder / OUTCOME).is_file():
+        raise CheckpointError(
+            f"{folder / NAME} has no digest of {OUTCOME}: it was written before the run ended, or comes from another "
+            f"run. Put the file back. {_again(folder)}"
+        )
     for name in names:
         path = folder / name
         if name == SETTINGS and name in entries and not path.is_file():
@@ -157,13 +162,14 @@ def _comment(lines: str) -> str:
 
 def _damaged(path: Path) -> CheckpointError:
     return CheckpointError(
-        f"{path} is damaged: expected lines of a digest and the name of a file of a run. Put the file back. If you are "
-        f"sure that the other files are right, make it again there: sha256sum {_list(path.parent)} > {NAME}"
+        f"{path} is damaged: expected lines of a digest and the name of a file of a run. Put the file back. "
+        f"{_again(path.parent)}"
     )
 
 
-def _list(folder: Path) -> str:
-    return " ".join(name for name in _FILES if (folder / name).is_file())
+def _again(folder: Path) -> str:
+    present = " ".join(name for name in _FILES if (folder / name).is_file())
+    return f"If you are sure that the other files are right, make it again there: sha256sum {present} > {NAME}"
 
 
 def _has_checksum(checkpoint: Path) -> bool:
