@@ -14,11 +14,13 @@ __all__ = [
     "FusedFallbackWarning",
     "HoldfastError",
     "Interrupted",
+    "LostProcessError",
     "MissingExtraError",
     "OutsideSetError",
     "SettingError",
     "ShapeError",
     "StateDictError",
+    "UncheckedWarning",
 ]
 
 
@@ -144,6 +146,15 @@ class Interrupted(HoldfastError):
         self.signal = signal
 
 
+class LostProcessError(HoldfastError, RuntimeError):
+    """Another process of the same job has died; the message says how to resume.
+
+    Example:
+        >>> issubclass(LostProcessError, RuntimeError)
+        True
+    """
+
+
 class MissingExtraError(HoldfastError, ImportError):
     """A library that only some of Holdfast needs is not installed; the message says how to install it.
 
@@ -167,5 +178,14 @@ class FusedFallbackWarning(UserWarning):
 
     Example:
         >>> issubclass(FusedFallbackWarning, UserWarning)
+        True
+    """
+
+
+class UncheckedWarning(UserWarning):
+    """A file of a run was read that has no checksum, so damage to it cannot be noticed.
+
+    Example:
+        >>> issubclass(UncheckedWarning, UserWarning)
         True
     """

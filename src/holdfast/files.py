@@ -1,16 +1,24 @@
-"""Files that appear whole or not at all, and the folder for what can be made again."""
+"""Files that appear whole or not at all, and the folder for what can be made again.
+
+Note [Neighbours]: a file is written as ``.NAME.xxxxxxxx.part`` beside its place and then renamed. A writer that is
+killed leaves that neighbour behind. A living writer holds a lock (``flock``) on its neighbour until the rename, and the
+system drops the lock when a process ends, however it ends. So a neighbour whose lock is free belongs to nobody, and the
+next writer of the same name removes it. Where there are no locks (Windows, some network disks) nothing is removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["alone_in", "cache_folder", "whole_file", "write_atomically"]
+__all__ = ["alone_in", "cache_folder", "remove_leftovers", "sha256_of", "whole_file", "write_atomically"]
 
 
 @contextlib.contextmanager
@@ -29,14 +37,18 @@ def whole_file(path: Path | str) -> Iterator[IO[bytes]]:
         ('all of it', 1)
     """
     path = Path(path)
-    handle, neighbour = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    remove_leftovers(path)
+    handle, neighbour = _neighbour(path)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(neighbour, 0o644)  # a temporary file is for its owner alone, results and caches may be shared
-        os.replace(neighbour, path)
+            os.chmod(neighbour, 0o644)  # a temporary file is for its owner alone, results and caches may be shared
+            if sys.platform != "win32":  # still open, and so still locked: see Note [Neighbours]
+                os.replace(neighbour, path)
+        if sys.platform == "win32":  # an open file cannot be renamed there
+            os.replace(neighbour, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(neighbour)
@@ -60,6 +72,89 @@ def write_atomically(path: Path | str, data: bytes | str) -> None:
     """
     with whole_file(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
+
+
+def remove_leftovers(path: Path | str) -> list[Path]:
+    """Remove what killed writers of ``path`` left beside it, and return it; see Note [Neighbours].
+
+    A neighbour that a living process writes to, in whatever program, is left alone.
+
+    Example:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> _ = (folder / ".note.txt.a1b2c3d4.part").write_text("half of")
+        >>> [left.name for left in remove_leftovers(folder / "note.txt")], list(folder.iterdir())
+        (['.note.txt.a1b2c3d4.part'], [])
+    """
+    path = Path(path)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}\.part")  # as tempfile names them
+    try:
+        with os.scandir(path.parent) as entries:
+            found = [entry.path for entry in entries if ours.fullmatch(entry.name)]
+    except OSError:  # the folder cannot be listed; the writer says so if it matters
+        return []
+    return [Path(neighbour) for neighbour in found if _removed(neighbour)]
+
+
+def sha256_of(path: Path | str) -> str:
+    """The SHA-256 digest of a file, in hexadecimal digits.
+
+    Example:
+        >>> write_atomically(path := Path(tempfile.mkdtemp()) / "note.txt", "all of it")
+        >>> sha256_of(path)[:8]
+        '07630777'
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _neighbour(path: Path) -> tuple[int, str]:
+    """A new file beside ``path``, open and locked."""
+    while True:
+        handle, neighbour = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        held = _lock(handle)
+        if held is None or (held and _still_at(handle, neighbour)):
+            return handle, neighbour
+        os.close(handle)  # another process took it for a leftover between its making and its lock: once more
+
+
+def _removed(neighbour: str) -> bool:
+    """Remove a neighbour unless its writer lives."""
+    try:
+        handle = os.open(neighbour, os.O_RDWR)
+    except OSError:
+        return False
+    try:
+        if _lock(handle) and _still_at(handle, neighbour):
+            os.unlink(neighbour)
+            return True
+    except OSError:
+        pass
+    finally:
+        os.close(handle)
+    return False
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file: True if it was free, False if another process has it, None where there are no locks."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _still_at(handle: int, path: str) -> bool:
+    """Whether ``path`` is the open file, and not a later one or none."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

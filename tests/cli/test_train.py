@@ -2,17 +2,21 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 
 import pytest
+import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigError
+from holdfast.cli._verb import verb
+from holdfast.errors import ConfigError, LostProcessError, SettingError
 from holdfast.studies.request import Request, choose, parse_setting, read_settings_file
 
 
@@ -159,6 +163,24 @@ def test_what_cannot_be_is_said_in_a_sentence(command, here, words, said):
     assert "unexpected" not in ran.text
 
 
+@pytest.mark.parametrize("name", ["best.safetensors", "last.safetensors", "settings.json"])
+def test_a_damaged_file_of_a_run_is_one_sentence_that_names_it(command, trained, tmp_path, name):
+    """One bit of a weight, or a digit of a setting that leaves it a setting."""
+    folder = shutil.copytree(trained, tmp_path / "run")
+    data = bytearray((folder / name).read_bytes())
+    place = -3 if name.endswith(".safetensors") else data.index(b'"lr": 0.001') + 10
+    data[place] ^= 1
+    (folder / name).write_bytes(bytes(data))
+    ran = command("evaluate", folder, "--which", "last" if name == "last.safetensors" else "best")
+    assert ran.code == 1
+    assert ran.err.startswith("holdfast evaluate: ")
+    assert str(folder / name) in ran.err
+    assert len(ran.err.splitlines()) == 1
+    if name != "settings.json":
+        assert "The other checkpoint, " in ran.err
+        assert "is intact" in ran.err
+
+
 def test_scores_that_cannot_be_had(command, trained):
     for words, said in {
         ("--split", "holdout"): "has the splits",
@@ -186,6 +208,67 @@ def test_two_processes_share_a_folder_and_one_of_them_speaks(here, tiny):
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (here / "runs").iterdir()] == ["addition-sgornn-1"]
     assert done.stdout.count("Finished after 2 updates") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_process_that_dies_is_named_by_the_other_one(here, tiny, victim):
+    """Two processes as torchrun starts them; one is killed after the first evaluation."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [str(word) for word in (*tiny, "--updates", 10**6, "--run", "run", "--set", "train.checkpoint_seconds=0")]
+    words += ["--set", "train.evaluate_every=5"]
+    both = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "test"}
+    both |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GROUP_RANK": "0", "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "train", "addition", *words],
+            env={**os.environ, **both, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        log, patience = here / "run" / "log.jsonl", time.monotonic() + 120
+        while not (log.exists() and log.stat().st_size) and time.monotonic() < patience:
+            time.sleep(0.05)
+        processes[victim].kill()
+        said = processes[1 - victim].communicate(timeout=120)[1]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert processes[1 - victim].returncode == 1, said
+    assert f"Another process of this job has died or cannot be reached: process {1 - victim} of 2 lost the" in said
+    assert "fault of Holdfast" not in said
+    assert "Traceback" not in said
+    assert "last.safetensors: start the job again with 2 processes to resume" in said
+
+
+def test_an_error_of_one_process_alone_is_told_by_it(monkeypatch, capsys):
+    """The first process speaks for all of an error that all have; one that only this one has would be lost."""
+    monkeypatch.setenv("RANK", "1")
+    app = typer.Typer()
+    errors = [
+        LostProcessError("Another has died."),
+        ZeroDivisionError("0"),
+        SettingError("All see this."),
+        OSError("x"),
+    ]
+    for number, error in enumerate(errors):
+
+        @verb(app, str(number))
+        def fail() -> None:
+            raise error  # noqa: B023 - called in this round
+
+        with pytest.raises(typer.Exit):
+            app.registered_commands[-1].callback()
+    said = capsys.readouterr().err
+    assert "[process 1] holdfast 0: Another has died." in said
+    assert "[process 1] holdfast 1: unexpected ZeroDivisionError" in said
+    assert said.count("[process 1]") == said.count("holdfast ") == 2
 
 
 @given(st.text(max_size=40))

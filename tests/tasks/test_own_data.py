@@ -4,6 +4,8 @@ import io
 import json
 import pickle
 import sys
+import time
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -15,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DataError, HoldfastError, MissingExtraError, SettingError
-from holdfast.tasks import OwnData, Preparation, options
+from holdfast.tasks import OwnData, Preparation, limits, options
+from holdfast.tasks.columns import read_data
 from holdfast.tasks.tables import read_table
 
 RANDOM = np.random.default_rng(0)
@@ -476,6 +479,124 @@ def test_an_array_that_announces_more_than_it_has_does_not_take_the_memory(tmp_p
         archive.writestr("x.npy", raw.getvalue() + bytes(800))
     with pytest.raises(DataError, match=r"announces 8,000,000,000,000,000 bytes and has 800"):
         OwnData(tmp_path / "vast.npz").load()
+
+
+@pytest.fixture
+def pool():
+    """What pyarrow allocates in this test alone."""
+    before = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(pool := pyarrow.proxy_memory_pool(before))
+    yield pool
+    pyarrow.set_memory_pool(before)
+
+
+def _npz_bomb(path, numbers):
+    np.savez_compressed(path, x=np.zeros((10, numbers // 10), np.int8))
+
+
+def _parquet_bomb(path, numbers):
+    pyarrow.parquet.write_table(pyarrow.table({"x": pyarrow.array(np.zeros(numbers), pyarrow.float64())}), path)
+
+
+@pytest.mark.parametrize(("suffix", "write_bomb"), [(".npz", _npz_bomb), (".parquet", _parquet_bomb)])
+def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_read(
+    tmp_path, monkeypatch, suffix, write_bomb, request
+):
+    """2·10⁶ zeros take a few kilobytes in the file and 16 MB as numbers; less than 1 MB is allocated."""
+    path = tmp_path / f"bomb{suffix}"
+    write_bomb(path, 2_000_000)
+    assert path.stat().st_size < 30_000
+    monkeypatch.setenv("HOLDFAST_DATA_LIMIT", "15MB")
+    pool = request.getfixturevalue("pool")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"would take 16.0 MB when read .*; the limit is 15.0 MB \(set") as caught:
+            OwnData(path).load()
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+        assert pool.max_memory() < 1_000_000
+    finally:
+        tracemalloc.stop()
+    assert str(path) in str(caught.value)
+    assert "raise the limit: HOLDFAST_DATA_LIMIT=1GB" in str(caught.value)
+    monkeypatch.setenv("HOLDFAST_DATA_LIMIT", "16 MB")
+    read_data(path)
+
+
+def test_the_limit_is_a_sixth_of_the_memory_that_is_available(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "available_memory", lambda: 6_000_000)
+    _npz_bomb(tmp_path / "bomb.npz", 200_000)
+    with pytest.raises(DataError, match=r"1.6 MB when read .*; the limit is 1.0 MB \(a sixth of the memory"):
+        read_data(tmp_path / "bomb.npz")
+
+
+def test_a_container_leaves_its_limit_less_what_is_used_and_cannot_be_dropped(tmp_path):
+    assert limits._container(tmp_path) is None
+    for place, names in (
+        (tmp_path / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")),
+        (tmp_path, ("memory.max", "memory.current")),
+    ):
+        place.mkdir(exist_ok=True)
+        for name, text in zip((*names, "memory.stat"), ("1000\n", "900\n", "anon 5\ninactive_file 300\n"), strict=True):
+            (place / name).write_text(text)
+        assert limits._container(tmp_path) == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory" / "memory.limit_in_bytes").unlink()
+    assert limits._container(tmp_path) is None
+
+
+def test_a_limit_that_is_no_size_is_refused(tmp_path, monkeypatch):
+    _npz_bomb(tmp_path / "bomb.npz", 200)
+    for text in ("much", "8 G", "-1", "1e9"):
+        monkeypatch.setenv("HOLDFAST_DATA_LIMIT", text)
+        with pytest.raises(SettingError, match="HOLDFAST_DATA_LIMIT expects a number of bytes, such as 8GB"):
+            read_data(tmp_path / "bomb.npz")
+
+
+def test_a_long_text_that_is_repeated_is_in_memory_once(tmp_path, request):
+    """2,000 times the same 100 kB: 200 MB if each were a text of its own."""
+    path = tmp_path / "a.parquet"
+    texts = pyarrow.DictionaryArray.from_arrays(
+        pyarrow.array([0, None, 1] * 2000, pyarrow.int32()), ["a" * 100_000, "b"]
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"s": texts, "x": np.arange(6000.0)}), path, store_schema=False)
+    pool = request.getfixturevalue("pool")
+    column = read_data(path)["s"]
+    assert pool.max_memory() < 5_000_000
+    assert [column[0] == "a" * 100_000, *column[1:3]] == [True, None, "b"]
+    assert len({id(text) for text in column}) == 3
+
+
+def test_texts_that_share_a_long_beginning_do_not_fill_the_memory(tmp_path, monkeypatch, request):
+    """DELTA_BYTE_ARRAY stores what two neighbours share once, so no header tells how long the texts are."""
+    path = tmp_path / "a.parquet"
+    table = pyarrow.table({"s": ["a" * 100_000 + str(number) for number in range(2000)], "x": np.arange(2000.0)})
+    pyarrow.parquet.write_table(
+        table, path, use_dictionary=["x"], column_encoding={"s": "DELTA_BYTE_ARRAY"}, store_schema=False
+    )
+    assert path.stat().st_size < 200_000
+    pool = request.getfixturevalue("pool")
+    monkeypatch.setenv("HOLDFAST_DATA_LIMIT", "20MB")
+    with pytest.raises(DataError, match=r"the limit is 20.0 MB"):
+        read_data(path)
+    assert pool.max_memory() < 100_000_000  # of 200 MB
+    monkeypatch.setenv("HOLDFAST_DATA_LIMIT", "300MB")
+    assert read_data(path)["s"][1999][-5:] == "a1999"
+
+
+def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
+    """Four times the columns take far less than the sixteen times as long of a quadratic reader."""
+
+    def seconds(columns):
+        path = tmp_path / f"{columns}.csv"
+        names, values = [f"c{index}" for index in range(columns)], ["1.5"] * columns
+        lines = [",".join(["label", *names])] + [",".join([str(row % 2), *values]) for row in range(8)]
+        path.write_text("\n".join(lines))
+        begin = time.process_time()
+        OwnData(path, standardise=False).load()
+        return time.process_time() - begin
+
+    seconds(100)
+    assert seconds(20_000) < 8 * max(seconds(5000), 0.1)
 
 
 def test_paths_that_are_no_data_files_are_refused(tmp_path):

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.errors import DivergedError, HoldfastError, Interrupted
+from holdfast.errors import DivergedError, HoldfastError, Interrupted, LostProcessError
 
 __all__ = ["ExitCode", "explained", "is_main_process", "say", "verb"]
 
@@ -73,7 +73,7 @@ def verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[...,
                 if debug:
                     raise
                 code, message = explained(error)
-                say(f"{spoken}: {message}")
+                say(f"{spoken}: {message}", by_all=_of_one_process(error))
                 raise typer.Exit(code) from None
 
         hints = {**typing.get_type_hints(function, include_extras=True), "debug": Debug}
@@ -129,10 +129,24 @@ _ADVICE = {
 }
 
 
-def say(message: str) -> None:
-    """Print for the person, not for the next program: on stderr, and by the first of several processes alone."""
+def say(message: str, *, by_all: bool = False) -> None:
+    """Print for the person, not for the next program: on stderr, and by the first of several processes alone.
+
+    Args:
+        message: what to print.
+        by_all: the other processes print it too, with their number before it.
+    """
     if is_main_process():
         typer.echo(message, err=True)
+    elif by_all:
+        typer.echo(f"[process {os.environ.get('RANK') or os.environ.get('LOCAL_RANK')}] {message}", err=True)
+
+
+def _of_one_process(error: BaseException) -> bool:
+    """Whether an error need not come up in the first process too, so that each has to tell its own."""
+    return isinstance(error, LostProcessError) or not isinstance(
+        error, (HoldfastError, OSError, ImportError, KeyboardInterrupt)
+    )
 
 
 def is_main_process() -> bool:

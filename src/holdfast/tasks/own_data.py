@@ -190,7 +190,8 @@ class OwnData:
         if not features:
             known = ", ".join(table.columns)
             raise DataError(f"{table.path} has no column of numbers left for the inputs; columns: {known}.")
-        left = [name for name in (*table.columns, *table.unusable) if name not in features and name not in roles]
+        used = {*features, *roles}
+        left = [name for name in (*table.columns, *table.unusable) if name not in used]
         inputs = f"Inputs: {_listed(features)}{f'; not used: {_listed(left)}' if left else ''}."
         return Columns(layout, features, None if layout == "series" else sequence, time, targets), inputs
 

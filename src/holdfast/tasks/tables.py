@@ -3,11 +3,13 @@
     whatever the bytes are  →  named NumPy arrays, or a DataError    (1)
 
 Columns come as one of five kinds: whole numbers, numbers, truth values, text, times. A missing value is NaN in a column
-of numbers and None in one of text. Nothing in a file is ever run: arrays of Python objects are refused.
+of numbers and None in one of text. Nothing in a file is ever run: arrays of Python objects are refused. What a small
+compressed file would take when it is read is worked out from its headers first: see ``limits``.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import zipfile
@@ -17,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.errors import DataError, MissingExtraError
+from holdfast.errors import DataError, MissingExtraError, SettingError
+from holdfast.tasks.limits import check_size, data_limit
 
 __all__ = ["EXTENSIONS", "Table", "read_arrays", "read_table", "suffix_of"]
 
@@ -95,11 +98,11 @@ def read_table(path: str | Path) -> Table:
         raise MissingExtraError(f"Reading {path} needs pyarrow: pip install 'holdfast[data]'.") from error
     table = _guarded(path, lambda: _read_csv(path) if suffix == ".csv" else _read_parquet(path))
     names = _guarded(path, lambda: list(table.column_names))
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in collections.Counter(names).items() if count > 1):
         raise DataError(f"{path}: columns with the same name: {', '.join(twice)}; rename them.")
     columns, unusable = {}, []
-    for name in names:
-        array = _guarded(path, lambda name=name: _numpy(table.column(name), pyarrow))
+    for index, name in enumerate(names):  # by number: a lookup by name goes through all names
+        array = _guarded(path, lambda index=index: _numpy(table.column(index), pyarrow))
         if array is None:
             unusable.append(name)
         else:
@@ -128,16 +131,48 @@ def _read_csv(path: Path) -> Any:
 
 
 def _read_parquet(path: Path) -> Any:
+    import pyarrow
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        return file.read(use_threads=False)
+    with parquet.ParquetFile(path) as file:
+        metadata, schema = file.metadata, file.schema_arrow
+    chunks, types = _chunks(metadata), pyarrow.types
+    check_size(path, sum(_decoded(chunk, rows) for chunk, rows in chunks))
+    named = zip(schema.names, schema.types, strict=True)
+    text = {name for name, kind in named if types.is_string(kind) or types.is_large_string(kind)}
+    delta = {chunk.path_in_schema for chunk, _ in chunks if "DELTA_BYTE_ARRAY" in chunk.encodings}
+    # text as numbers into a list of different texts: a long text that is repeated is in memory once
+    options = {"page_checksum_verification": True, "read_dictionary": sorted(text - delta)}
+    with parquet.ParquetFile(path, metadata=metadata, **options) as file:
+        if not delta:
+            return file.read(use_threads=False)
+        # Texts that share beginnings: how long they are is known only when they are read. None is longer than its chunk
+        limit, longest = data_limit()[0], max(chunk.total_uncompressed_size for chunk, _ in chunks)
+        batches, total = [], 0
+        for batch in file.iter_batches(min(1 << 16, max(1, limit // max(1, longest))), use_threads=False):
+            check_size(path, total := total + batch.nbytes)
+            batches.append(batch)
+        return pyarrow.Table.from_batches(batches, file.schema_arrow)
+
+
+def _chunks(metadata: Any) -> list[tuple[Any, int]]:
+    """Every column of every row group, with the rows of the group."""
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    return [(group.column(index), group.num_rows) for group in groups for index in range(group.num_columns)]
+
+
+def _decoded(chunk: Any, rows: int) -> int:
+    """Bytes that a column of a row group takes when it is read. A value that repeats takes next to none in the file."""
+    values = max(chunk.num_values, rows)
+    return 8 * values + (chunk.total_uncompressed_size if chunk.physical_type.endswith("BYTE_ARRAY") else 0)
 
 
 def _numpy(column: Any, pyarrow: Any) -> np.ndarray | None:
     """A column as an array of one of the five kinds, or None."""
     types = pyarrow.types
     if types.is_dictionary(column.type):
+        if types.is_string(column.type.value_type) or types.is_large_string(column.type.value_type):
+            return _texts(column)
         column = column.cast(column.type.value_type)
     kind = column.type
     if types.is_null(kind):
@@ -156,6 +191,15 @@ def _numpy(column: Any, pyarrow: Any) -> np.ndarray | None:
     return np.asarray(column.to_numpy())
 
 
+def _texts(column: Any) -> np.ndarray:
+    """A dictionary column of texts, each different text in memory once; None where there is no value."""
+    parts = [np.empty(0, dtype=object)]
+    for chunk in column.chunks:
+        different = np.array([*chunk.dictionary.to_pylist(), None], dtype=object)
+        parts.append(different[chunk.indices.fill_null(len(different) - 1).to_numpy()])
+    return np.concatenate(parts)
+
+
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
     """The arrays of a .npz file (1): numbers, truth values or text.
 
@@ -171,41 +215,67 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
 
     def read() -> dict[str, np.ndarray]:
         with zipfile.ZipFile(path) as archive:
-            return {
-                entry.filename.removesuffix(".npy"): _read_array(path, archive, entry)
-                for entry in archive.infolist()
-                if entry.filename.endswith(".npy")
-            }
+            entries = [entry for entry in archive.infolist() if entry.filename.endswith(".npy")]
+            headers = [_header(path, archive, entry) for entry in entries]
+            check_size(path, sum(header.size_in_memory for header in headers))
+            return {header.name: _read_array(archive, header) for header in headers}
 
     if not (arrays := _guarded(path, read)):
         raise DataError(f"{path} holds no arrays; write it with numpy.savez(path, x=…, y=…).")
     return arrays
 
 
-def _read_array(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    name = entry.filename.removesuffix(".npy")
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    """What a .npz file says of one of its arrays, before the array is read."""
+
+    entry: zipfile.ZipInfo
+    begin: int
+    shape: tuple[int, ...]
+    column_major: bool
+    dtype: np.dtype
+
+    @property
+    def name(self) -> str:
+        return self.entry.filename.removesuffix(".npy")
+
+    @property
+    def size_in_memory(self) -> int:
+        """As numbers of 64 bits, or as text with 4 bytes a letter."""
+        each = 4 * self.dtype.itemsize if self.dtype.kind == "S" else self.dtype.itemsize
+        return math.prod(self.shape) * max(8, each)
+
+
+def _header(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> _Header:
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, column_major, dtype = header(file)
-        if dtype.hasobject or dtype.kind not in "biufSU":
-            raise DataError(
-                f"{path}: the array {name!r} holds {dtype}, which is not read: Python objects could run code. "
-                "Save numbers or text: numpy.asarray(…, dtype=float) or dtype=str; pad sequences of unequal lengths."
-            )
-        # a header is believed only as far as the archive has bytes for it, so that it cannot ask for all memory
-        expected, there = math.prod(shape) * dtype.itemsize, entry.file_size - file.tell()
-        if expected != there:
-            raise DataError(f"{path}: the array {name!r} announces {expected:,} bytes and has {there:,}.")
-        values = np.frombuffer(file.read(), dtype)
-    array = values.reshape(shape, order="F" if column_major else "C")
-    return array.astype(str) if dtype.kind == "S" else array
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, column_major, dtype = read(file)
+        header = _Header(entry, file.tell(), shape, column_major, dtype)
+    if dtype.hasobject or dtype.kind not in "biufSU":
+        raise DataError(
+            f"{path}: the array {header.name!r} holds {dtype}, which is not read: Python objects could run code. "
+            "Save numbers or text: numpy.asarray(…, dtype=float) or dtype=str; pad sequences of unequal lengths."
+        )
+    # a header is believed only as far as the archive has bytes for it, so that it cannot ask for all memory
+    expected, there = math.prod(shape) * dtype.itemsize, entry.file_size - header.begin
+    if expected != there:
+        raise DataError(f"{path}: the array {header.name!r} announces {expected:,} bytes and has {there:,}.")
+    return header
+
+
+def _read_array(archive: zipfile.ZipFile, header: _Header) -> np.ndarray:
+    with archive.open(header.entry) as file:
+        file.read(header.begin)
+        values = np.frombuffer(file.read(), header.dtype)
+    array = values.reshape(header.shape, order="F" if header.column_major else "C")
+    return array.astype(str) if header.dtype.kind == "S" else array
 
 
 def _guarded(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except DataError:
+    except (DataError, SettingError):
         raise
     except Exception as error:  # what damaged bytes raise in the readers is a long list and changes with their versions
         problem = " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,10 +1,16 @@
 """A run's log: one JSON object a line, cut back to the last checkpoint when a run goes on.
 
 ``log.jsonl`` holds what is the same in every run of the same settings; ``times.jsonl`` holds the clock, which is not.
+
+Note [Check]: a line of either file ends with ``"check"``, eight digits of the SHA-256 digest of the check before it and
+of the line up to there. So a line that was changed, repeated, moved or brought in from another log is noticed. That
+lines are missing at the end is noticed by the digests in the checkpoint and in SHA256SUMS; for the clock it is not, and
+costs some seconds. Lines of an older Holdfast have no check; they may only come first.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
@@ -14,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError
+from holdfast.train import checkpoint, sums
 
 __all__ = ["Clock", "Log", "read_log"]
 
@@ -21,35 +28,48 @@ __all__ = ["Clock", "Log", "read_log"]
 class Log:
     """Append to ``path``; ``position`` is where the next line begins, and belongs into the checkpoint.
 
+    Args:
+        path: of the log.
+        position: bytes to keep: what was written after the checkpoint is written again.
+        sha256: the digest of those bytes; empty if it is not known.
+
     Example:
         >>> import tempfile
         >>> log = Log(Path(tempfile.mkdtemp()) / "log.jsonl", position=0)
         >>> log.write({"update": 1, "loss": float("nan")})
         >>> log.position, read_log(log.path)
-        (28, [{'update': 1, 'loss': None}])
+        (49, [{'update': 1, 'loss': None}])
     """
 
-    def __init__(self, path: Path, position: int):
+    def __init__(self, path: Path, position: int, sha256: str = ""):
         self.path, self.position = path, position
         if not path.exists() and position == 0:
             path.touch()
-        size = path.stat().st_size if path.exists() else -1
-        if size < position:
-            raise CheckpointError(
-                f"{path} has {max(size, 0)} bytes, but the checkpoint beside it was made when it had {position}; "
-                "put the file back, or start a new run."
-            )
-        os.truncate(path, position)  # what was written after the checkpoint is written again
+        kept = sums.check_log(path, position, sha256)
+        self._hash, self._check = hashlib.sha256(kept), _entries(path, kept, "log")[1]
+        os.truncate(path, position)
+
+    @property
+    def sha256(self) -> str:
+        """The digest of all lines so far; it belongs into the checkpoint."""
+        return self._hash.hexdigest()
 
     def write(self, entry: dict[str, Any]) -> None:
-        line = (json.dumps(_finite(entry), allow_nan=False) + "\n").encode()
+        line, self._check = _checked(entry, self._check)
         with open(self.path, "ab") as file:
             file.write(line)
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint that counts on this line must not reach the disk before it
+        self._hash.update(line)
         self.position += len(line)
 
 
 def read_log(path: Path | str) -> list[dict[str, Any]]:
     r"""Every entry of a log. A last line that a crash cut short is left out.
+
+    Raises:
+        CheckpointError: the log is not what the run wrote: SHA256SUMS or the last checkpoint beside it has another
+            digest, or a line is not JSON.
 
     Example:
         >>> import tempfile
@@ -58,8 +78,13 @@ def read_log(path: Path | str) -> list[dict[str, Any]]:
         >>> read_log(path)
         [{'update': 1}]
     """
-    lines = Path(path).read_text().split("\n")
-    return [json.loads(line) for line in lines[:-1] if line]
+    path = Path(path)
+    if path.name == sums.LOG:
+        sums.check(path.parent, sums.LOG)
+        last = path.with_name(sums.LAST)
+        if last.is_file() and not (path.parent / sums.OUTCOME).exists():
+            checkpoint.check_place(last, checkpoint.load(last))
+    return _entries(path, path.read_bytes(), "log")[0]
 
 
 class Clock:
@@ -68,19 +93,65 @@ class Clock:
     def __init__(self, path: Path):
         self.path = path
         try:
-            before = read_log(path)
-        except (OSError, ValueError):
-            before = []
-        self.before = float(before[-1]["seconds"]) if before else 0.0
+            entries, self._check = _entries(path, path.read_bytes() if path.exists() else b"", "times")
+            self.before = float(entries[-1]["seconds"]) if entries else 0.0
+        except (CheckpointError, KeyError, TypeError, ValueError):
+            raise CheckpointError(
+                f"{path} is damaged; put the file back, or remove it to count the time of this run from 0."
+            ) from None
         self.begin = time.perf_counter()
 
     @property
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.begin
 
+    def trim(self) -> None:
+        """Cut off a last line that a crash cut short, so that the next one begins on a line of its own."""
+        if self.path.exists():
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
+
     def write(self, update: int) -> None:
-        with open(self.path, "a") as file:
-            file.write(json.dumps({"update": update, "seconds": round(self.seconds, 3)}) + "\n")
+        line, self._check = _checked({"update": update, "seconds": round(self.seconds, 3)}, self._check)
+        with open(self.path, "ab") as file:
+            file.write(line)
+
+
+def _checked(entry: dict[str, Any], before: str) -> tuple[bytes, str]:
+    """A line with its check, and the check: see Note [Check]."""
+    body = json.dumps(_finite(entry), allow_nan=False)[:-1].encode()
+    check = _check(before, body)
+    return body + f', "check": "{check}"}}\n'.encode(), check
+
+
+def _check(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()[:8]
+
+
+def _entries(path: Path, data: bytes, kind: str) -> tuple[list[dict[str, Any]], str]:
+    """The whole lines of a log as entries, and the last check; the check before the first line is ``kind``."""
+    entries, last = [], kind
+    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path} is damaged: line {number} is not JSON ({error}); put the file back."
+            ) from None
+        body, found, _ = line.rpartition(b', "check": "')
+        if not found and last == kind and _is_old(entry):
+            pass
+        elif not found or not isinstance(entry, dict) or entry.pop("check", None) != (last := _check(last, body)):
+            raise CheckpointError(
+                f"{path} is damaged: line {number} does not match its check; put the file back, or start a new run in "
+                "another folder."
+            )
+        entries.append(entry)
+    return entries, last
+
+
+def _is_old(entry: Any) -> bool:
+    """Whether this may be a line of an older Holdfast: those hold no texts, so an unreadable check is not one."""
+    return isinstance(entry, dict) and not any(isinstance(value, str) for value in entry.values())
 
 
 class Board:

@@ -4,17 +4,20 @@
 
 A run is a function of its settings: batch u is drawn from (seed, u), so what a checkpoint must hold is the weights, the
 optimiser, the generators, a carried state and a few counters. Killed at any moment, a run goes on from its last
-checkpoint, makes the same updates again and ends with the same bits.
+checkpoint, makes the same updates again and ends with the same bits. What it reads back from its folder is checked
+against digests first: a changed file is an error that names it (see ``checkpoint``, ``sums`` and ``log``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -25,9 +28,17 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import CheckpointError, DivergedError, Interrupted, MissingExtraError, SettingError
-from holdfast.files import alone_in, write_atomically
-from holdfast.train import checkpoint
+from holdfast.errors import (
+    CheckpointError,
+    DivergedError,
+    HoldfastError,
+    Interrupted,
+    LostProcessError,
+    MissingExtraError,
+    SettingError,
+)
+from holdfast.files import alone_in, remove_leftovers, sha256_of, write_atomically
+from holdfast.train import checkpoint, sums
 from holdfast.train.log import Board, Clock, Log
 from holdfast.train.metrics import Answerable, Scores, better, loss_sum, target_count
 from holdfast.train.optimisers import build_optimiser
@@ -90,6 +101,8 @@ class _Position:
     plateaus: int = 0
     last: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     log_position: int = 0
+    log_sha256: str = ""  # of the log up to there, and of best.safetensors; empty before there are any
+    best_sha256: str = ""
 
 
 def fit(
@@ -124,7 +137,8 @@ def fit(
     Raises:
         DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
         Interrupted: SIGINT or SIGTERM came; the run was saved.
-        CheckpointError: the folder cannot be written to, or another process trains in it.
+        LostProcessError: another process of the same job has died.
+        CheckpointError: the folder cannot be written to, another process trains in it, or a file in it is damaged.
 
     Example:
         >>> import tempfile
@@ -142,7 +156,8 @@ def fit(
     except OSError as error:
         raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
     fabric = _fabric(devices, accelerator)
-    with _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
+    with _others_alive(fabric, folder), _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
+        sums.check(folder, sums.SETTINGS)
         run = _Run(fabric, model, task, training, folder)
         if (outcome := run.ended()) is not None:
             return outcome
@@ -155,13 +170,15 @@ class _Records:
     """What the first process writes of a run: the log, the clock beside it, and TensorBoard's copy."""
 
     def __init__(self, folder: Path, at: _Position, clock: Clock):
-        self.log, self.clock, self.board = Log(folder / "log.jsonl", at.log_position), clock, Board(folder, at.update)
+        self.log, self.clock = Log(folder / sums.LOG, at.log_position, at.log_sha256), clock
+        clock.trim()
+        self.board = Board(folder, at.update)
 
-    def write(self, entry: dict[str, Any]) -> int:
+    def write(self, entry: dict[str, Any], at: _Position) -> None:
         self.log.write(entry)
         self.clock.write(entry["update"])
         self.board.write(entry["update"], entry)
-        return self.log.position
+        at.log_position, at.log_sha256 = self.log.position, self.log.sha256
 
     def close(self) -> None:
         self.board.close()
@@ -187,8 +204,14 @@ class _Run:
         self.penalty, self.at_epoch = (getattr(model, name, None) for name in ("penalty", "at_epoch"))
         self.state: Tensor | State | None = None
         self.position = _Position()
-        if (folder / "last.safetensors").exists():
-            self._restore(checkpoint.load(folder / "last.safetensors"))
+        # what every checkpoint says of the run it belongs to
+        settings = folder / sums.SETTINGS
+        self.identity = {
+            "settings": sha256_of(settings) if settings.is_file() else "",
+            "data": getattr(task, "sha256", ""),
+        }
+        if (folder / sums.LAST).exists():
+            self._restore()
         else:
             checkpoint.seed_all(training.seed + 7919 * (1 + fabric.global_rank))  # noise of its own for every process
 
@@ -219,7 +242,7 @@ class _Run:
             self._end("diverged", str(error), clock)
             raise
         except OSError as error:
-            kept = self.folder / "last.safetensors"
+            kept = self.folder / sums.LAST
             tail = f"the last good checkpoint is {kept}" if kept.exists() else "no checkpoint was written yet"
             raise CheckpointError(f"Could not write to {self.folder}: {error.strerror or error}; {tail}.") from error
         finally:
@@ -228,6 +251,8 @@ class _Run:
     def _loop(self, progress: Progress, caught: list[int], clock: Clock) -> str:
         """Update, evaluate, save; return why it stopped early, or nothing."""
         at, main, saved = self.position, self.fabric.is_global_zero, time.monotonic()
+        if main:
+            self._open_folder()
         records = _Records(self.folder, at, clock) if main else None
         progress.start(self.updates, at.update)
         self.raw.train()
@@ -326,7 +351,7 @@ class _Run:
         }
         at.loss_total, at.loss_count, at.norm_total = 0.0, 0, 0.0
         if records is not None:
-            at.log_position = records.write(entry)
+            records.write(entry, at)
         value = at.last[self.monitor][spec.metric]
         if not math.isfinite(at.last[self.monitor]["loss"]) and training.nonfinite == "stop":
             raise DivergedError(f"The {self.monitor} loss after update {at.update} is not finite.{self._last_good()}")
@@ -335,7 +360,7 @@ class _Run:
             at.best, at.best_update, at.waited, at.waited_lr = value, at.update, 0, 0
             if self.fabric.is_global_zero:
                 tree = {"model": self.raw.state_dict(), "update": at.update, "score": value, "metric": spec.metric}
-                checkpoint.save(self.folder / "best.safetensors", tree)
+                at.best_sha256 = checkpoint.save(self.folder / sums.BEST, {"role": "best", **self.identity, **tree})
         elif training.schedule.kind == "plateau" and at.waited_lr >= training.schedule.patience:
             at.plateaus, at.waited_lr = at.plateaus + 1, 0
 
@@ -363,7 +388,7 @@ class _Run:
         return f"In update {self.position.update + 1}, {where} is not finite.{self._last_good()}"
 
     def _last_good(self) -> str:
-        kept = self.folder / "last.safetensors"
+        kept = self.folder / sums.LAST
         found = f" The last good checkpoint is {kept}" if kept.exists() else " There is no checkpoint yet"
         return f'{found}; lower lr, set clip, or skip such updates with nonfinite = "skip".'
 
@@ -379,8 +404,10 @@ class _Run:
         if not fabric.is_global_zero:
             return
         checkpoint.save(
-            self.folder / "last.safetensors",
+            self.folder / sums.LAST,
             {
+                "role": "last",
+                **self.identity,
                 "model": self.raw.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
                 "position": dataclasses.asdict(self.position),
@@ -388,32 +415,65 @@ class _Run:
             },
         )
 
-    def _restore(self, tree: dict[str, Any]) -> None:
-        path = self.folder / "last.safetensors"
+    def _restore(self) -> None:
+        path = self.folder / sums.LAST
+        tree = checkpoint.load(path)
+        checkpoint.check_place(path, tree)
         try:
             position, processes, optimiser = _Position(**tree["position"]), tree["processes"], tree["optimiser"]
             if len(processes) != self.fabric.world_size:
                 raise SettingError(
                     f"The run in {self.folder} was made by {len(processes)} processes; go on with as many."
                 )
-            checkpoint.load_model_(self.raw, path)
+            self._check_others(tree, position)
+            checkpoint.put_weights_(self.raw, tree, path)
             self.optimiser.load_state_dict(optimiser)
-            checkpoint.set_random_states(processes[self.fabric.global_rank]["random"])
-            self.position, self.state = position, processes[self.fabric.global_rank]["state"]
+            own = processes[self.fabric.global_rank]
+            self.position, self.state = position, own["state"]
+            checkpoint.set_random_states(own["random"])
         except (CheckpointError, SettingError):
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error}.") from None
 
+    def _check_others(self, tree: dict[str, Any], position: _Position) -> None:
+        """See that the log, the best checkpoint and the data are those that the last checkpoint was made with."""
+        sums.check_log(self.folder / sums.LOG, position.log_position, position.log_sha256)
+        if tree.get("settings") and not self.identity["settings"]:
+            raise CheckpointError(
+                f"{self.folder / sums.SETTINGS} is missing, and the run of {sums.LAST} began with it. Put the file "
+                "back, or start a new run in another folder."
+            )
+        checkpoint.check_data(self.folder / sums.LAST, tree, self.task)
+        if not position.best_sha256:
+            return
+        best, last = self.folder / sums.BEST, self.folder / sums.LAST
+        if not best.is_file():
+            raise CheckpointError(
+                f"{best} is missing: {last}, which is intact, was made when it was there (update "
+                f"{position.best_update}). Put the file back, or remove {last.name} to train again from the start."
+            )
+        checkpoint.check_best(best, checkpoint.load(best))
+
+    def _open_folder(self) -> None:
+        """Make the folder that of a run that goes on: no leftovers of killed writers, and (1) of ``sums``."""
+        for name in (sums.NAME, sums.LAST, sums.BEST, sums.OUTCOME):
+            remove_leftovers(self.folder / name)
+        settings = self.identity["settings"]
+        digests = {sums.SETTINGS: settings} if settings else {}
+        if (sums.read(self.folder) or {}) != digests:
+            sums.write(self.folder, digests)
+
     def ended(self) -> Outcome | None:
         """The outcome of a run that ended before; one that diverged says so again."""
-        path = self.folder / "outcome.json"
+        path = self.folder / sums.OUTCOME
         if not path.exists():
             return None
         try:
             outcome = Outcome(**json.loads(path.read_text()))
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove it to go on from the checkpoint.") from None
+        sums.check(self.folder, sums.OUTCOME)
         if outcome.status == "diverged":
             raise DivergedError(outcome.reason)
         return outcome
@@ -432,8 +492,20 @@ class _Run:
             round(clock.seconds, 3),
         )
         if self.fabric.is_global_zero:
-            write_atomically(self.folder / "outcome.json", json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")
+            self._close_folder(json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")
         return outcome
+
+    def _close_folder(self, outcome: str) -> None:
+        """Write (2) of ``sums``, then the outcome, whose presence says that the run has ended."""
+        paths = [self.folder / name for name in (sums.SETTINGS, sums.MODEL, sums.LOG, sums.LAST, sums.BEST)]
+        digests = {path.name: sha256_of(path) for path in paths if path.is_file()}
+        if (known := self.position.best_sha256) and digests.get(sums.BEST) != known:
+            raise CheckpointError(
+                f"{self.folder / sums.BEST} was changed or removed during the run: expected the weights of update "
+                f"{self.position.best_update}. The other checkpoint, {self.folder / sums.LAST}, is intact."
+            )
+        sums.write(self.folder, {**digests, sums.OUTCOME: hashlib.sha256(outcome.encode()).hexdigest()})
+        write_atomically(self.folder / sums.OUTCOME, outcome)
 
     def _agreed(self, flags: list[int]) -> int:
         """A signal, or the time to save, that any process saw, so that all act on it at the same update."""
@@ -551,8 +623,50 @@ def _fabric(devices: int, accelerator: str) -> Any:
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     several = devices * nodes > 1
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy="ddp" if several else "auto")
-    fabric.launch()
+    try:
+        fabric.launch()
+    except RuntimeError as error:
+        if not (several and _is_loss(error)):
+            raise
+        raise LostProcessError(
+            f"Another process of this job has died or cannot be reached: {devices * nodes} processes were expected to "
+            f"connect. Look for the first error of the others, and start all of them again. ({_in_a_line(error)})"
+        ) from error
     return fabric
+
+
+# what gloo and NCCL say when the other end of a connection is gone
+_GONE = re.compile(
+    r"connection (was )?(reset|closed|refused|aborted)|broken pipe|gloo.*(timed out|timeout|read error|write error)"
+    r"|remote process (exited|has)|ncclRemoteError|store.*(timed out|timeout)|socket (closed|timeout|timed out)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _is_loss(error: RuntimeError) -> bool:
+    return isinstance(error, torch.distributed.DistError) or _GONE.search(str(error)) is not None
+
+
+def _in_a_line(error: RuntimeError) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+@contextlib.contextmanager
+def _others_alive(fabric: Any, folder: Path) -> Iterator[None]:
+    """Say of a lost connection that another process has died, which is all that the survivors see of it."""
+    try:
+        yield
+    except RuntimeError as error:
+        if fabric.world_size == 1 or isinstance(error, HoldfastError) or not _is_loss(error):
+            raise
+        kept = folder / sums.LAST
+        state = f"The last checkpoint is {kept}" if kept.exists() else "No checkpoint was written yet"
+        raise LostProcessError(
+            f"Another process of this job has died or cannot be reached: process {fabric.global_rank} of "
+            f"{fabric.world_size} lost the connection to it. Look for the first error of the other processes; if there "
+            f"is none, the system may have killed one, for example for lack of memory. {state}: start the job again "
+            f"with {fabric.world_size} processes to resume. ({_in_a_line(error)})"
+        ) from error
 
 
 @contextlib.contextmanager
