@@ -1,6 +1,11 @@
-"""What goes wrong, by name. A message says who speaks, what was expected, what came and what to do."""
+"""Exceptions, warnings, and the checks that every package shares.
+
+A message has three parts: what was expected and by whom, what was found, and what to do.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 __all__ = [
     "CheckpointError",
@@ -15,10 +20,12 @@ __all__ = [
     "HoldfastError",
     "Interrupted",
     "MissingExtraError",
+    "NoBoundError",
     "OutsideSetError",
     "SettingError",
     "ShapeError",
     "StateDictError",
+    "positive_size",
 ]
 
 
@@ -153,6 +160,15 @@ class MissingExtraError(HoldfastError, ImportError):
     """
 
 
+class NoBoundError(HoldfastError, NotImplementedError):
+    """No bound is proved for this cell, this nonlinearity or this setting.
+
+    Example:
+        >>> issubclass(NoBoundError, NotImplementedError)
+        True
+    """
+
+
 class FusedError(HoldfastError, RuntimeError):
     """``backend="fused"`` was asked for by name and cannot run this cell or this call.
 
@@ -169,3 +185,16 @@ class FusedFallbackWarning(UserWarning):
         >>> issubclass(FusedFallbackWarning, UserWarning)
         True
     """
+
+
+def positive_size(who: str, name: str, value: Any) -> int:
+    """``value`` if it is a whole number of at least 1; else an error in the name of ``who``.
+
+    Example:
+        >>> positive_size("RNN", "hidden_size", 0)
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: RNN expects hidden_size to be a whole number of at least 1, got 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"{who} expects {name} to be a whole number of at least 1, got {value!r}.")
+    return value

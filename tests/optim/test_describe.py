@@ -52,7 +52,7 @@ def test_a_model_that_is_no_relu_network_is_refused_unless_asked_for(name):
 
 @pytest.mark.parametrize("layer", [holdfast.SGORNN, holdfast.VPRNN, holdfast.ExpRNN, holdfast.FastRNN])
 def test_weights_that_are_no_edges_are_refused_whatever_the_flag(layer):
-    with pytest.raises(SettingError, match="gates and constrained matrices are no weights of edges"):
+    with pytest.raises(SettingError, match="gates and constrained matrices are not weights of edges"):
         network_of(model_of(layer(2, 4)), any_nonlinearity=True)
 
 

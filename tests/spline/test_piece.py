@@ -8,7 +8,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
-from holdfast.spline import MaxAffine, StepForm, affine_piece, regions_of, step_form
+from holdfast.spline import MaxAffine, StepForm, affine_piece, step_form
 
 from .models import INPUTS, OUTPUTS, build, models
 
@@ -247,7 +247,7 @@ def test_a_cell_of_ones_own_joins_by_registration():
     layer, x = holdfast.Recurrent(Doubled(), backend="reference"), torch.randn(6, INPUTS)
     with pytest.raises(SettingError, match=r"step_form\.register"):
         affine_piece(layer, x)
-    step_form.register(Doubled, lambda cell: StepForm(cell.weight, 0.5 * torch.eye(4), None, regions_of(torch.relu)))
+    step_form.register(Doubled, lambda cell: StepForm(cell.weight, 0.5 * torch.eye(4), None, torch.relu))
     torch.testing.assert_close(affine_piece(layer, x)(x), layer(x)[1][-1])
 
 

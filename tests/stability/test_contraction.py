@@ -58,7 +58,7 @@ def test_no_observed_step_passes_the_proved_rate(name, seed, layers, size, bound
     xs = torch.randn(5, 4, 2)
     xs *= bound / xs.norm(dim=2).max()
     seen = observed_contraction(layer, xs, times=2, iterations=5, input_bound=bound)
-    assert 0 < seen <= contraction_rate(layer, input_bound=bound) * (1 + 1e-9)
+    assert 0 <= seen <= contraction_rate(layer, input_bound=bound) * (1 + 1e-9)  # 0 if every ReLU is off
 
 
 @given(seed=st.integers(0, 10**6), scale=st.floats(0.1, 2))

@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.errors import SettingError
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, positive_size
-from holdfast.errors import SettingError
+from holdfast.cells._base import Cell
+from holdfast.errors import SettingError, positive_size
 from holdfast.types import Hidden, State, Weights
 
 __all__ = ["LinearCell"]

@@ -16,7 +16,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
 __all__ = ["LSTMCell"]

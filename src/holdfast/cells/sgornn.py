@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.orthogonal import OrthogonalMap, orthogonal_map
 from holdfast.types import Hidden, Nonlinearity, State, Weights

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.constraints.orthogonal import RotationProduct
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from holdfast.cells import Cell
-from holdfast.cells._base import check_state_dict, positive_size
+from holdfast.cells._base import CheckedLoad
 from holdfast.engine import scan
 from holdfast.engine.scan import BACKENDS
-from holdfast.errors import DTypeError, SettingError, ShapeError
+from holdfast.errors import DTypeError, SettingError, ShapeError, positive_size
 from holdfast.layers.initial_state import InitialState, Random
 from holdfast.types import State
 
@@ -22,7 +22,7 @@ __all__ = ["Recurrent"]
 CellFactory = Callable[[int, int], Cell]
 
 
-class Recurrent(nn.Module):
+class Recurrent(CheckedLoad):
     """A cell over time, stacked and in one direction or both, with the interface of ``torch.nn.RNN``.
 
     Args:
@@ -78,7 +78,6 @@ class Recurrent(nn.Module):
         self.input_size, self.hidden_size = first.input_size, first.hidden_size
         self.initial_state = InitialState(len(self._names), first.state_sizes, initial_state)
         self.to(device=device, dtype=dtype)
-        self.register_load_state_dict_pre_hook(check_state_dict)
 
     def _build(self, who: str, cell: Cell | CellFactory, input_size: int | None, hidden_size: int | None) -> list[Cell]:
         if isinstance(cell, Cell):

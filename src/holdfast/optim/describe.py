@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, RNNCell
-from holdfast.cells._base import identity
+from holdfast.cells import GRUCell, LSTMCell, step_form
+from holdfast.cells.nonlinearity import is_homogeneous, name_of
 from holdfast.errors import SettingError
 from holdfast.layers import Recurrent
 from holdfast.optim.network import Network, Recurrence
@@ -19,11 +19,8 @@ from holdfast.optim.pieces import Convolution, Dense, Fixed, Lookup, Piece
 
 __all__ = ["network_of", "pieces_of", "recurrences_of"]
 
-# φ(αz) = αφ(z) for α > 0, and φ(z) = z for z ≥ 0: what the theorems use of ReLU.
-RELUS = (torch.relu, nn.functional.relu, nn.functional.leaky_relu, torch.abs, identity)
-RELU_MODULES = (nn.ReLU, nn.LeakyReLU, nn.Identity)
 OTHER_NONLINEARITIES = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.Softplus, nn.Hardtanh, nn.ReLU6)
-NO_PIECE = (*RELU_MODULES, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: nn.functional.conv1d,
     nn.Conv2d: nn.functional.conv2d,
@@ -105,23 +102,19 @@ def recurrences_of(layer: nn.Module, *, any_nonlinearity: bool = False) -> tuple
     return tuple(Recurrence(ih, hh, tuple(biases)) for ih, hh, *biases in found)
 
 
-def _of_cell(layer: Recurrent, cell: Cell, row: int, any_nonlinearity: bool) -> Recurrence:
-    name, phi = type(cell).__name__, getattr(cell, "phi", identity)
+def _of_cell(layer: Recurrent, cell: Any, row: int, any_nonlinearity: bool) -> Recurrence:
+    name, form = type(cell).__name__, step_form(cell)
     if parametrize.is_parametrized(cell):
         raise SettingError(_parametrized(name))
-    if isinstance(cell, LinearCell) and cell.output_size is not None:
-        raise SettingError("recurrences_of expects a LinearCell whose output is its state; leave output_size out.")
-    if isinstance(cell, RNNCell | LinearCell):
-        relu = any(phi is known for known in RELUS) or isinstance(phi, RELU_MODULES)
-    elif isinstance(cell, LSTMCell | GRUCell):
-        relu = False
-    else:
+    if form is not None and form.weight_ho is not None:
+        raise SettingError(f"recurrences_of expects a {name} whose output is its state; leave output_size out.")
+    if not isinstance(cell, LSTMCell | GRUCell) and (form is None or not form.free):
         raise SettingError(
-            f"recurrences_of does not know the paths through a {name}: gates and constrained matrices are no weights "
+            f"recurrences_of does not know the paths through a {name}: gates and constrained matrices are not weights "
             "of edges. It knows RNNCell and LinearCell and, with any_nonlinearity=True, LSTMCell and GRUCell."
         )
-    if not relu and not any_nonlinearity:
-        what = f"nonlinearity {getattr(phi, '__name__', phi)}" if isinstance(cell, RNNCell) else "gates"
+    if not any_nonlinearity and (form is None or not is_homogeneous(form.phi)):
+        what = "gates" if form is None else f"nonlinearity {name_of(form.phi)}"
         raise SettingError(f"recurrences_of got {name} with {what}. {FLAG}")
     kind = layer.initial_state.kind
     if kind not in ("zeros", "learned") and not any_nonlinearity:
@@ -129,10 +122,11 @@ def _of_cell(layer: Recurrent, cell: Cell, row: int, any_nonlinearity: bool) -> 
             "recurrences_of got a layer that starts at random: noise of one size is not rescaled with the units. Use "
             'initial_state="zeros" or "learned", or network_of(model, any_nonlinearity=True) to count it as zero.'
         )
-    biases = (cell.bias, getattr(cell, "bias_hn", None))
+    weights = cell if form is None else form
+    biases = (weights.bias, getattr(cell, "bias_hn", None))
     return Recurrence(
-        cell.weight_ih,
-        cell.weight_hh,
+        weights.weight_ih,
+        weights.weight_hh,
         tuple(bias for bias in biases if bias is not None),
         layer.initial_state.values[0] if kind == "learned" else None,
         row,
@@ -151,7 +145,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
         ['Dense', 'Dense']
     """
     name = type(module).__name__
-    if module is None or isinstance(module, NO_PIECE):
+    if module is None or isinstance(module, DROPOUTS) or is_homogeneous(module):
         return ()
     if isinstance(module, nn.Sequential):
         return tuple(piece for child in module for piece in pieces_of(child, any_nonlinearity=any_nonlinearity))

@@ -19,8 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, positive_size
 from holdfast.optim.describe import network_of
 from holdfast.optim.network import Network
 from holdfast.optim.one_layer import one_layer_first

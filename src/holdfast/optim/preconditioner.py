@@ -22,8 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError, StateDictError
+from holdfast.errors import SettingError, StateDictError, positive_size
 from holdfast.optim.describe import network_of
 from holdfast.optim.network import Network
 from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq

@@ -18,8 +18,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, positive_size
-from holdfast.errors import SettingError
+from holdfast.cells import Cell
+from holdfast.errors import SettingError, positive_size
 from holdfast.rrnn.grow import candidates, grow
 from holdfast.rrnn.loss import TreeLoss
 from holdfast.rrnn.normalise import BirthNorm

@@ -24,8 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, positive_size
 from holdfast.rrnn.cell import TreeCell, Tuples
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.rrnn.loss import TreeLoss

@@ -17,8 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, positive_size
 
 __all__ = ["ACTIVATIONS", "GRU_SETS", "LSTM_SETS", "OPERATORS", "Activation", "Operator", "Sets", "auxiliary_vector"]
 

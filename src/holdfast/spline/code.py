@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.cells.nonlinearity import regions_of
 from holdfast.errors import SettingError, ShapeError
-from holdfast.spline.form import step_form
 from holdfast.spline.network import network_of, walk
-from holdfast.spline.pattern import pattern_of
+from holdfast.spline.pattern import pattern_of, spline_form
 
 __all__ = ["PartitionCode", "partition_code"]
 
@@ -101,7 +101,7 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
     batch = 0 if network.rnn.batch_first else 1
     count, steps = xs.shape[batch], xs.shape[1 - batch]
     cells = network.rnn.cells
-    knots = step_form(cells[0]).regions.bits_per_unit
+    knots = regions_of(spline_form(cells[0]).phi).bits_per_unit
     if not knots:
         raise SettingError(f"{who}: {type(cells[0]).__name__} is affine; it has one region and no code.")
     bits = knots * cells[0].hidden_size
@@ -113,7 +113,7 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
         own = None if lengths is None else lengths[part]
         features = network.features(xs.narrow(batch, begin, part.stop - begin), sample=False, who=who)
         for row in walk(network, features, network.start(features.shape[1], None, who), own):
-            pattern = pattern_of(row, lengths=own)  # (time, block, bits)
+            pattern = pattern_of(row, spline_form(row.cell), own)  # (time, block, bits)
             bytes_ = np.packbits(pattern.cpu().numpy(), axis=-1, bitorder="little")
             packed[part, :, row.index] = torch.from_numpy(bytes_).transpose(0, 1)
     return PartitionCode(packed, bits)

@@ -16,15 +16,16 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
+from holdfast.cells.nonlinearity import regions_of
 from holdfast.engine import scan
-from holdfast.spline.form import StepForm, step_form
 from holdfast.spline.network import SplineNetwork, Walked
-from holdfast.spline.pattern import pattern_of
+from holdfast.spline.pattern import pattern_of, spline_form
 from holdfast.types import State, Weights
 
 __all__ = ["FrozenNetwork", "FrozenRow", "freeze"]
@@ -78,18 +79,16 @@ class CotangentCell(_Given):
 _cells = threading.local()
 
 
-def _run(
-    kind: type[_Given], xs: Tensor, state: State, form: StepForm, *, reverse: bool, backend: str
-) -> tuple[Tensor, State]:
-    """One scan of a cell of this kind with the weights of ``form``."""
+def _run(kind: type[_Given], xs: Tensor, state: State, row: FrozenRow, *, reverse: bool) -> tuple[Tensor, State]:
+    """One scan of a cell of this kind with the weights of ``row``."""
     known = _cells.__dict__.setdefault("known", {})
-    key = kind, xs.shape[-1], state[-1].shape[-1], form.beta is not None, xs.dtype
+    key = kind, xs.shape[-1], state[-1].shape[-1], row.beta is not None, xs.dtype
     if key not in known:
         known[key] = kind(*key[1:4])
     cell = known[key]
-    cell._given = (form.weight_hh,) if form.beta is None else (form.weight_hh, form.beta)
+    cell._given = (row.weight_hh,) if row.beta is None else (row.weight_hh, row.beta)
     try:
-        outputs, last = scan(cell, xs, state, reverse=reverse, backend=backend)
+        outputs, last = scan(cell, xs, state, reverse=reverse, backend=row.backend)
     finally:
         cell._given = ()
     assert outputs is not None
@@ -101,7 +100,7 @@ class FrozenRow:
     """A layer in one direction with its pattern held.
 
     Args:
-        form: its weights.
+        weight_ih, weight_hh, bias, beta: its weights; None for a bias or β that is zero.
         bits: its pattern, (time, batch, units · knots).
         gain: G, (time, batch, hidden).
         shift: c, or None where it is zero.
@@ -110,7 +109,10 @@ class FrozenRow:
         backend: as in ``holdfast.scan``; the layer's own.
     """
 
-    form: StepForm
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias: Tensor | None
+    beta: Tensor | None
     bits: Tensor
     gain: Tensor
     shift: Tensor | None
@@ -122,13 +124,13 @@ class FrozenRow:
         """(1) for (time, copies, features): outputs and last state; only its linear part unless ``affine``."""
         batch = xs.shape[1]
         gain = _copied(self.gain, batch)
-        drive = torch.nn.functional.linear(xs, self.form.weight_ih, self.form.bias if affine else None) * gain
+        drive = torch.nn.functional.linear(xs, self.weight_ih, self.bias if affine else None) * gain
         if affine and self.shift is not None:
             drive = drive + _copied(self.shift, batch)
         start = _copied(self.start.unsqueeze(0), batch)[0]
         state = start if affine else torch.zeros_like(start)
         drives = torch.cat([drive, gain], dim=-1)
-        hs, (last,) = _run(TangentCell, drives, (state,), self.form, reverse=self.reverse, backend=self.backend)
+        hs, (last,) = _run(TangentCell, drives, (state,), self, reverse=self.reverse)
         return hs, last
 
     def backward(self, g: Tensor, qs: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -137,9 +139,7 @@ class FrozenRow:
         if qs is not None:
             drive = torch.cat([qs, drive], dim=-1)
         state = torch.zeros_like(g), g
-        gained, (_, start) = _run(
-            CotangentCell, drive, state, self.form, reverse=not self.reverse, backend=self.backend
-        )
+        gained, (_, start) = _run(CotangentCell, drive, state, self, reverse=not self.reverse)
         return gained, start
 
 
@@ -198,7 +198,7 @@ class FrozenNetwork:
                 gained, start = row.backward(g.contiguous(), None if qs is None else qs[..., own])
                 first.append(start)
                 if inputs or depth + 1 < len(layers):
-                    part = gained @ row.form.weight_ih  # (3)
+                    part = gained @ row.weight_ih  # (3)
                     below = part if below is None else below + part
             starts = first + starts
             qs = below
@@ -217,21 +217,24 @@ def freeze(network: SplineNetwork, walked: Sequence[Walked], *, fixed: bool) -> 
         walked: the rows of one pass through it.
         fixed: copy the weights; else they keep their gradients, and the pattern, which is piecewise constant, has none.
     """
+
+    def held(weight: Any) -> Any:  # a tensor or None
+        return weight.detach().clone() if fixed and weight is not None else weight
+
     rows = []
     for one in walked:
-        form = step_form(one.cell)
-        form = form.fixed() if fixed else form
-        bits, dtype = pattern_of(one, form), one.hs.dtype
-        if form.regions.knots:
-            slope, shift = form.regions.lines(bits, dtype)
+        form = spline_form(one.cell)
+        regions, bits = regions_of(form.phi), pattern_of(one, form)
+        if regions.knots:
+            slope, shift = regions.lines(bits, one.hs.dtype)
         else:
-            slope, shift = torch.full_like(one.hs, form.regions.slopes[0], requires_grad=False), None
-        if form.alpha is not None:
-            slope, shift = form.alpha * slope, None if shift is None else form.alpha * shift
-        rows.append(FrozenRow(form, bits, slope, shift, one.reverse, one.start[0], network.rnn.backend))
-    weight, bias = network.weight, None if network.readout is None else network.readout.bias
-    if fixed:
-        weight, bias = weight.detach().clone(), None if bias is None else bias.detach().clone()
+            slope, shift = torch.full_like(one.hs, regions.slopes[0], requires_grad=False), None
+        alpha, beta = (None, None) if form.alpha_beta is None else map(held, form.alpha_beta)
+        if alpha is not None:
+            slope, shift = alpha * slope, None if shift is None else alpha * shift
+        W, U, b = (held(weight) for weight in (form.weight_ih, form.weight_hh, form.bias))
+        rows.append(FrozenRow(W, U, b, beta, bits, slope, shift, one.reverse, one.start[0], network.rnn.backend))
+    weight, bias = held(network.weight), held(None if network.readout is None else network.readout.bias)
     return FrozenNetwork(tuple(rows), network.rnn.directions, weight, bias, network.read == "every")
 
 

@@ -74,7 +74,7 @@ class AffineOperator:
     @property
     def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What A maps to, and from."""
-        return tuple(self.offset.shape), (self.frozen.steps, self.frozen.rows[0].form.weight_ih.shape[1])
+        return tuple(self.offset.shape), (self.frozen.steps, self.frozen.rows[0].weight_ih.shape[1])
 
     @torch.no_grad()
     def matvec(self, x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ def affine_piece(
 
     Args:
         model: a layer, or a module with ``rnn`` and ``readout`` such as ``SequenceModel``, in one direction or both, of
-            cells that are piecewise affine and convex: see ``step_form``.
+            cells that are piecewise affine and convex: see ``regions_of``.
         x: one input, (time, features), or tokens (time); then A acts on their vectors.
         h_0: where to start, (layers · directions, hidden); default: as the model does in evaluation.
         read: z at the "last" step or at "every" one; default: as the model does, and a layer alone at the last.

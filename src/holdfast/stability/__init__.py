@@ -6,6 +6,8 @@ stable_lstm), certify (certificate, gaps), cash in (truncate, stream).
 
 from __future__ import annotations
 
+from holdfast.cells.nonlinearity import Slopes, register_slopes, slopes
+from holdfast.errors import NoBoundError
 from holdfast.stability.assumptions import Assumption
 from holdfast.stability.bounds import (
     ModelBounds,
@@ -28,7 +30,6 @@ from holdfast.stability.observed import observed_contraction
 from holdfast.stability.project import l1_ball_rows, project_
 from holdfast.stability.projected import Projected
 from holdfast.stability.reach import Reach, gradient_reach
-from holdfast.stability.slopes import NoBoundError, Slopes, register_slopes, slopes
 from holdfast.stability.stable_lstm import stable_lstm
 from holdfast.stability.stack import Stack, stack_bounds
 from holdfast.stability.step import Region, Smoothness, StepBounds, state_norm, step_bounds

@@ -22,11 +22,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.cells import Cell
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import NoBoundError, SettingError, ShapeError
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import Assumption, assumptions_of, readout_lipschitz, shown
 from holdfast.stability.gaps import GapForm, gradient_gap, gradient_smoothness, trained_output_gap, weight_gap
-from holdfast.stability.slopes import NoBoundError
 from holdfast.stability.stack import Stack, as_layer, stack_bounds
 from holdfast.stability.step import Region
 

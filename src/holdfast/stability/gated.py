@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import GRUCell, LSTMCell
-from holdfast.stability.slopes import NoBoundError, slopes
+from holdfast.cells.nonlinearity import name_of, slopes
+from holdfast.errors import NoBoundError
 
 __all__ = ["Box", "Jet", "Wrt", "gru_step", "lstm_step"]
 
@@ -143,9 +144,9 @@ def lstm_step(cell: LSTMCell, inputs: Box, wrt: Wrt = "state") -> tuple[Jet, Jet
     Law: the bounds hold for all those states, inputs, and directions, at the weights that the cell has.
     """
     if cell.phi is not torch.tanh:
-        name = getattr(cell.phi, "__name__", repr(cell.phi))
         raise NoBoundError(
-            f"LSTMCell is certified with tanh, whose states Lemma 5 of S4 keeps bounded; this one has {name}."
+            "LSTMCell is certified with tanh, whose states Lemma 5 of S4 keeps bounded; this one has "
+            f"{name_of(cell.phi)}."
         )
     weight_ih, weight_hh, bias = (_double(t) for t in (cell.weight_ih, cell.weight_hh, cell.bias))
     centres = _chunks(bias, weight_hh, 4)

@@ -17,19 +17,19 @@ clipping it. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from holdfast.cells import Cell, ExpRNNCell, FastRNNCell, LinearCell, LSTMCell, RNNCell, SGORNNCell, VPRNNCell
+from holdfast.cells import Cell, LSTMCell, StepForm, step_form
+from holdfast.cells.form import cells_with_form
+from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
-from holdfast.errors import SettingError
+from holdfast.errors import NoBoundError, SettingError
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import check_input_bound, contraction_rate
-from holdfast.stability.slopes import NoBoundError, slopes
 from holdfast.stability.step import Region
 
 __all__ = ["l1_ball_rows", "project_"]
@@ -85,72 +85,53 @@ def project_(
     return model
 
 
-@functools.singledispatch
-def _project(cell: Any, rate: float, **settings: Any) -> None:
-    known = ", ".join(sorted(kind.__name__ for kind in _project.registry if issubclass(kind, Cell)))
-    raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
+def _project(cell: Any, rate: float, *, method: str, input_bound: float | None, forget: float | None) -> None:
+    if isinstance(cell, LSTMCell):
+        _project_lstm(cell, rate, input_bound, forget)
+    elif (form := step_form(cell)) is None:
+        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), LSTMCell)))
+        raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
+    elif form.free:
+        _ball_(cell, form.weight_hh, rate / form.lipschitz, method)  # (1)
+    elif contraction_rate(cell) > rate:
+        _project_gated(cell, form, rate, method)
 
 
-@_project.register
-def _(cell: RNNCell, rate: float, *, method: str, **_: Any) -> None:
-    _ball_(cell, "weight_hh", rate / slopes(cell.phi).lipschitz, method)  # (1)
-
-
-@_project.register
-def _(cell: LinearCell, rate: float, *, method: str, **_: Any) -> None:
-    _ball_(cell, "weight_hh", rate, method)  # (1)
-
-
-@_project.register
-def _(cell: FastRNNCell, rate: float, *, method: str, **_: Any) -> None:
-    if contraction_rate(cell) <= rate:
+def _project_gated(cell: Cell, form: StepForm, rate: float, method: str) -> None:
+    name, (alpha, beta), gates = type(cell).__name__, form.gate_values, form.gates
+    room = rate - alpha * form.lipschitz
+    if isinstance(form.recurrent, Tensor):
+        if not beta < rate:
+            raise SettingError(
+                f"project_ cannot bring {name} to rate {rate:g} by its matrix, since β = {beta:.4g} is already as "
+                'large; lower beta_logit, or build the cell with ScalarGates(clip="alpha").'
+            )
+        _ball_(cell, form.weight_hh, (rate - beta) / (alpha * form.lipschitz) * (1 - 1e-12), method)  # (2)
         return
-    alpha, beta = (gate.item() for gate in cell.gates())
-    if not beta < rate:
+    if not isinstance(gates, ScalarGates):
         raise SettingError(
-            f"project_ cannot bring FastRNNCell to rate {rate:g} by its matrix, for β = {beta:.4g} alone is as much; "
-            'lower beta_logit, or build it with ScalarGates(clip="alpha").'
+            f"project_ cannot bring {name} to rate {rate:g}: its matrix keeps lengths, so "
+            f"λ = {contraction_rate(cell):g} whatever the weights. Use SGORNN, whose gates shrink the state, or RNN."
         )
-    _ball_(cell, "weight_hh", (rate - beta) / (alpha * slopes(cell.phi).lipschitz) * (1 - 1e-12), method)  # (2)
-
-
-@_project.register
-def _(cell: SGORNNCell, rate: float, **_: Any) -> None:
-    logit, eps = cell.gates.beta_logit, torch.finfo(cell.gates.beta_logit.dtype).eps
-    alpha, _beta = (gate.item() for gate in cell.gates())
-    room = rate - alpha * slopes(cell.phi).lipschitz
-    if contraction_rate(cell) <= rate:
-        return
     if room <= 0:
         raise SettingError(
-            f"project_ cannot bring SGORNNCell to rate {rate:g}: α L = {rate - room:.4g} alone is as much; lower "
+            f"project_ cannot bring {name} to rate {rate:g}, since α L = {rate - room:.4g} is already as large; lower "
             "alpha_logit."
         )
-    target = math.log(room) - math.log1p(-room)  # (3)
+    logit, target = gates.beta_logit, math.log(room) - math.log1p(-room)  # (3)
     while contraction_rate(cell) > rate:
         logit.fill_(target)
-        target -= eps * (1 + abs(target))  # by the last place, if rounding went up
+        target -= torch.finfo(logit.dtype).eps * (1 + abs(target))  # one unit in the last place, if rounding went up
 
 
-@_project.register(VPRNNCell)
-@_project.register(ExpRNNCell)
-def _(cell: Any, rate: float, **_: Any) -> None:
-    if contraction_rate(cell) > rate:
-        raise SettingError(
-            f"project_ cannot bring {type(cell).__name__} to rate {rate:g}: its matrix keeps lengths, so λ = "
-            f"{contraction_rate(cell):g} whatever the weights. Use SGORNN, whose gates shrink, or RNN."
-        )
-
-
-@_project.register
-def _(cell: LSTMCell, rate: float, *, input_bound: float | None, forget: float | None, **_: Any) -> None:
+def _project_lstm(cell: LSTMCell, rate: float, input_bound: float | None, forget: float | None) -> None:
     if input_bound is None:
         raise SettingError("project_ of an LSTM depends on its inputs: give input_bound, the largest ‖x_t‖₂.")
     bound = check_input_bound(input_bound, "l2")
     if cell.phi is not torch.tanh:
         raise NoBoundError("project_ knows LSTMs with tanh; this one has another nonlinearity.")
     size = cell.hidden_size
-    weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, "weight_hh")
+    weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, cell.weight_hh)
     bias_f = torch.zeros(size) if cell.bias is None else cell.bias[size : 2 * size]
     if forget is None:
         reach = (weight_f.double().norm(dim=1) * bound + bias_f.double()).max().item()
@@ -191,14 +172,14 @@ def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
     With v = most - b that is the cone B ‖w‖ ≤ v, and the nearest point of its edge has ‖w‖ = (‖w‖ + B v) / (1 + B²).
     """
     size = cell.hidden_size
-    weight = _plain(cell, "weight_ih")[size : 2 * size]
+    weight = _plain(cell, cell.weight_ih)[size : 2 * size]
     length = weight.double().norm(dim=1)
     edge = most - 8 * torch.finfo(weight.dtype).eps * (1 + abs(most))  # so that rounding stays inside
     if cell.bias is None:
         outside = bound * length > most
         new_length = torch.full_like(length, max(edge, 0.0) / bound if bound else 0.0)
     else:
-        bias = _plain(cell, "bias")[size : 2 * size]
+        bias = _plain(cell, cell.bias)[size : 2 * size]
         outside = bound * length + bias.double() > most
         new_length = ((length + bound * (edge - bias.double())) / (1 + bound**2)).clamp_min(0)
         bias.copy_(torch.where(outside, edge - bound * new_length, bias.double()))
@@ -231,32 +212,32 @@ def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
 
 
 def _project_region_(cell: Any, region: Region, method: str) -> None:
-    if not isinstance(cell, RNNCell | LinearCell):
+    form = step_form(cell)
+    if form is None or not form.free:
         raise NoBoundError(f"A region is for RNNCell and LinearCell; {type(cell).__name__} has other parameters.")
-    _ball_(cell, "weight_hh", region.recurrent, method)
-    _ball_(cell, "weight_ih", region.input, method)
-    if cell.bias is not None:
-        bias = _plain(cell, "bias")
+    _ball_(cell, form.weight_hh, region.recurrent, method)
+    _ball_(cell, form.weight_ih, region.input, method)
+    if form.bias is not None:
+        bias = _plain(cell, form.bias)
         length = bias.double().norm().item()
         if length > region.bias:
             shorter = 1 - 2 * torch.finfo(bias.dtype).eps if region.bias else 0.0
             bias.mul_(region.bias / length * shorter)
 
 
-def _ball_(cell: Any, name: str, radius: float, method: str) -> None:
-    weight = _plain(cell, name)
+def _ball_(cell: Cell, weight: Tensor, radius: float, method: str) -> None:
+    weight = _plain(cell, weight)
     if radius == 0:
         weight.zero_()
     else:
         weight.copy_(METHODS[method](weight, radius))
 
 
-def _plain(cell: Cell, name: str) -> Tensor:
-    """The parameter itself; a parametrised one is constrained already, and a copy would be moved in its place."""
-    weight = cell._parameters.get(name)
-    if weight is None:
+def _plain(cell: Cell, weight: Tensor) -> Tensor:
+    """The weight, if it is a parameter itself. A parametrised one is a copy, and its own constraint holds it."""
+    if not isinstance(weight, nn.Parameter):
         raise SettingError(
-            f"project_ moves plain parameters, but {name} of {type(cell).__name__} is parametrised; its own constraint "
-            "holds it. Use torch.nn.utils.parametrize.remove_parametrizations first."
+            f"project_ moves plain parameters, but a weight of {type(cell).__name__} is parametrised and held by its "
+            "own constraint. Use torch.nn.utils.parametrize.remove_parametrizations first."
         )
     return weight

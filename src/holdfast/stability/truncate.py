@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell
 from holdfast.engine import scan
-from holdfast.errors import DTypeError, SettingError
+from holdfast.errors import DTypeError, NoBoundError, SettingError
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import readout_lipschitz
 from holdfast.stability.certificate import no_horizon
 from holdfast.stability.observed import time_first
-from holdfast.stability.slopes import NoBoundError
 from holdfast.stability.stack import as_layer, stack_bounds
 from holdfast.stability.windows import Driven, Recomputed, Windows
 from holdfast.types import State
