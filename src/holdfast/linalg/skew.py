@@ -30,7 +30,16 @@ from torch import Tensor
 from holdfast.errors import OutsideSetError, ShapeError
 from holdfast.linalg.norms import orthogonality_error, orthogonality_tolerance
 
-__all__ = ["cayley", "cayley_inverse", "exp_map", "householder_product", "log_map", "skew", "skew_from_vector"]
+__all__ = [
+    "cayley",
+    "cayley_inverse",
+    "exp_map",
+    "householder_inverse",
+    "householder_product",
+    "log_map",
+    "skew",
+    "skew_from_vector",
+]
 
 Square = Float[Tensor, "size size"]
 Signs = Float[Tensor, "size"]
@@ -173,6 +182,32 @@ def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
     identity = torch.eye(len(R), dtype=R.dtype, device=R.device)
     A = torch.linalg.solve(identity + R * signs, identity - R * signs, left=False)
     return ((A - A.mT) / 2).to(Q.dtype), signs.to(Q.dtype)
+
+
+def householder_inverse(Q: Square) -> tuple[Square, Signs]:
+    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Worked out in float64; no gradient.
+
+    By elimination, each v_i chosen away from cancellation: none is zero, so each one can learn.
+
+    Law: ``householder_product(V) * D == Q`` up to rounding for every orthogonal Q, with rows of V of length 1.
+
+    Example:
+        >>> V, signs = householder_inverse(torch.eye(2))
+        >>> V.abs(), signs
+        (tensor([[1., 0.],
+                [0., 1.]]), tensor([-1., -1.]))
+    """
+    work = _orthogonal_in_double("householder_inverse", Q)
+    reflectors, signs = torch.zeros_like(work), torch.ones_like(work[0])
+    for i in range(len(work)):
+        v = work[:, i].clone()  # H_i takes it to ∓e_i, and leaves e_1, ..., e_{i-1} alone as v has no share of them
+        v[:i] = 0
+        signs[i] = -1.0 if v[i] >= 0 else 1.0
+        v[i] -= signs[i]
+        v /= v.norm()
+        work -= 2 * torch.outer(v, v @ work)
+        reflectors[i] = v
+    return reflectors.to(Q.dtype), signs.to(Q.dtype)
 
 
 def _orthogonal_in_double(who: str, Q: Tensor) -> Tensor:
