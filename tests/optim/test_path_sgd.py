@@ -172,7 +172,7 @@ def test_groups_have_settings_of_their_own_and_may_opt_out():
         lambda: PathSGD([*model.parameters(), other], model, steps=STEPS),
         lambda: PathSGD(model.parameters(), model, steps=STEPS).add_param_group({"params": [other]}),
     ):
-        with pytest.raises(SettingError, match=r'shape \(3,\) that is no weight of the network.*"path": False'):
+        with pytest.raises(SettingError, match=r'shape \(3,\) that has no κ.*"path": False'):
             build()
 
 
