@@ -114,9 +114,8 @@ def test_weights_start_at_the_norm_that_is_asked_for():
 def test_auxiliary_vectors_are_in_the_pool():
     cell = RRNNCell(3, 3, auxiliary=("0", "1", "e2"), rounds=1)
     assert cell.leaf_names == (("x", "h", "0", "1", "e2"),)
-    cell.begin_notes(tracing=True)
-    cell(torch.randn(2, 3))
-    assert cell.notes[0][0].leaves[2:, 0].tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 0]]
+    _, (grown,) = cell.grown_step(torch.randn(2, 3), cell.initial_state(2), cell.weights())
+    assert grown.leaves[2:, 0].tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 0]]
 
 
 def test_bad_settings_are_named():

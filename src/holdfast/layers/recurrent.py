@@ -20,6 +20,7 @@ from holdfast.types import State
 __all__ = ["Recurrent"]
 
 CellFactory = Callable[[int, int], Cell]
+RunRow = Callable[..., tuple[Tensor | None, State]]
 
 
 class Recurrent(CheckedLoad):
@@ -118,14 +119,19 @@ class Recurrent(CheckedLoad):
     def forward(
         self, input: Tensor | PackedSequence, h_0: Tensor | State | None = None, *, need_output: bool = True
     ) -> tuple[Any, Any]:
+        return self._forward(input, h_0, need_output, self._run_row)
+
+    def _forward(
+        self, input: Tensor | PackedSequence, h_0: Tensor | State | None, need_output: bool, run: RunRow
+    ) -> tuple[Any, Any]:
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, h_0, need_output)
+            return self._forward_packed(input, h_0, need_output, run)
         batched = self._checked_batched(input)
         xs = input if batched else input.unsqueeze(1)  # (time, 1, input)
         if batched and self.batch_first:
             xs = xs.transpose(0, 1)
         state = self._start(h_0, xs, batched)
-        output, state = self._through_layers(xs, state, None, need_output)
+        output, state = self.through_layers(xs, state, need_output=need_output, run=run)
         if not batched:
             output = None if output is None else output.squeeze(1)
             state = tuple(entry.squeeze(1) for entry in state)
@@ -133,8 +139,10 @@ class Recurrent(CheckedLoad):
             output = output.transpose(0, 1)
         return output, _as_given(state)
 
-    def _forward_packed(self, packed: PackedSequence, h_0: Tensor | State | None, need_output: bool) -> tuple[Any, Any]:
-        """Rows stay in the packing's order, longest first, and go back to the caller's at the end."""
+    def _forward_packed(
+        self, packed: PackedSequence, h_0: Tensor | State | None, need_output: bool, run: RunRow
+    ) -> tuple[Any, Any]:
+        """Samples stay in the packed order, longest first, and return to the caller's order at the end."""
         sizes = packed.batch_sizes
         if len(sizes) == 0 or sizes.min() < 1 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
             raise ShapeError(
@@ -146,7 +154,7 @@ class Recurrent(CheckedLoad):
         state = self._start(h_0, xs, batched=True)
         if packed.sorted_indices is not None and h_0 is not None:
             state = tuple(entry.index_select(1, packed.sorted_indices) for entry in state)
-        output, state = self._through_layers(xs, state, lengths.to(xs.device), need_output)
+        output, state = self.through_layers(xs, state, lengths.to(xs.device), need_output=need_output, run=run)
         if packed.unsorted_indices is not None:
             state = tuple(entry.index_select(1, packed.unsorted_indices) for entry in state)
         if output is not None:
@@ -154,22 +162,37 @@ class Recurrent(CheckedLoad):
             output = PackedSequence(data, sizes, packed.sorted_indices, packed.unsorted_indices)
         return output, _as_given(state)
 
-    def _through_layers(
-        self, xs: Tensor, state: State, lengths: Tensor | None, need_output: bool
+    def _run_row(self, row: int, xs: Tensor, state: State, **settings: Any) -> tuple[Tensor | None, State]:
+        return scan(self.cells[row], xs, state, backend=self.backend, **settings)
+
+    def through_layers(
+        self,
+        xs: Tensor,
+        state: State,
+        lengths: Tensor | None = None,
+        *,
+        need_output: bool = True,
+        run: RunRow | None = None,
     ) -> tuple[Tensor | None, State]:
-        cells, last_states = self.cells, []
+        """All layers over ``xs``, (time, batch, features), from ``state``, entries (rows, batch, size).
+
+        Args:
+            xs, state, lengths, need_output: as in ``holdfast.scan``, with one row of the state per layer and direction.
+            run: ``run(row, xs, state, lengths=, reverse=, need_output=)`` runs one of them over time; default ``scan``.
+        """
+        run = run or self._run_row
+        last_states: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
             for way in range(self.directions):
                 row = layer * self.directions + way
-                output, last_state = scan(
-                    cells[row],
+                output, last_state = run(
+                    row,
                     xs,
                     tuple(entry[row] for entry in state),
                     lengths=lengths,
                     reverse=way == 1,
                     need_output=need_output or layer + 1 < self.num_layers,
-                    backend=self.backend,
                 )
                 outputs.append(output)
                 last_states.append(last_state)

@@ -11,6 +11,7 @@ Source: S1, §3 and Appendix B. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -80,7 +81,7 @@ class Tuples(nn.Module):
 
 
 class TreeCell(Cell):
-    """What RRNN and RRNN-GRU have in common: they can note what they did, step by step, for trees and for loss (6)."""
+    """What RRNN and RRNN-GRU have in common: a step that can also return the trees it grew."""
 
     sets: tuple[Sets, ...]
     loss: TreeLoss | None
@@ -88,28 +89,21 @@ class TreeCell(Cell):
     def __init__(self, input_size: int, hidden_size: int, loss: TreeLoss | None):
         super().__init__(input_size, hidden_size)
         self.loss = loss
-        self.notes: list[tuple[Grown, ...]] | None = None  # a step an entry, a state vector a part
-        self.noting_scores = self.tracing = False
         self.input_map = nn.Identity() if input_size == hidden_size else nn.Linear(input_size, hidden_size, bias=False)
 
     @property
+    @abc.abstractmethod
     def leaf_names(self) -> tuple[tuple[str | int, ...], ...]:
-        raise NotImplementedError
+        """Names of the leaves of every run."""
 
-    def begin_notes(self, *, scores: bool | None = None, tracing: bool = False) -> None:
-        """Note the steps from here on; with their scores, if asked to, or if (7) of the loss needs them."""
-        wanted = self.loss is not None and self.loss.margin > 0
-        self.notes, self.noting_scores, self.tracing = [], wanted if scores is None else scores, tracing
-
-    def end_notes(self) -> None:
-        self.notes, self.noting_scores, self.tracing = None, False, False
+    @abc.abstractmethod
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
+        """``step``, and what it grew: one ``Grown`` per state vector, with the scores of both candidates if asked."""
 
     def drive(self, x: Tensor) -> Tensor:
         return self.input_map(x)
-
-    def note(self, step: tuple[Grown, ...]) -> None:
-        if self.notes is not None:
-            self.notes.append(step)
 
 
 class RRNNCell(TreeCell):
@@ -207,29 +201,33 @@ class RRNNCell(TreeCell):
         return tuple(tensor for it in every for tensor in (it.left, it.right, it.bias))
 
     def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        return self.grown_step(drive, state, weights)[0]
+
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
         before, made, done = state[::-1], [], []
         carried: tuple[Tensor, ...] = ()
         for i, sets in enumerate(self.sets):
             constants = getattr(self, f"auxiliary_{i}")[:, None].expand(-1, len(drive), -1)
             leaves = torch.stack((drive, *before, *constants, *made, *carried))
-            grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets)
+            grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets, scores)
             done.append(grown)
             made.append(grown.vectors[-1])  # (1)
             carried = tuple(grown.vectors[:-1]) if self.carry_pool else ()
-        self.note(tuple(done))
-        return tuple(made[::-1])
+        return tuple(made[::-1]), tuple(done)
 
-    def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets) -> Grown:
+    def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets, scores: bool) -> Grown:
         scorer = self.scorers[i]
         if self.choice == "soft":
             found, best, second = soft_search(leaves, matrices, sets, scorer)
             return Grown(leaves, found.choices, found.vectors, best, second)
         norm = it if isinstance(it := self.norms[i], BirthNorm) else None
-        found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=self.noting_scores)
+        found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=scores)
         vectors = found.vectors
         if torch.is_grad_enabled():
             vectors = grow(leaves, found, matrices, sets, norm)
-        if not self.noting_scores:
+        if not scores:
             return Grown(leaves, found.choices, vectors)
         nodes, missing = torch.cat((leaves, vectors)), found.runners[..., 0] < 0
         others = candidates(

@@ -119,9 +119,30 @@ class RRNNGRUCell(TreeCell):
         return matrices.flat_left, matrices.flat_right, matrices.bias
 
     def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        return (self._nodes(drive, state, weights)[0][-1],)
+
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
+        pool, chosen, found = self._nodes(drive, state, weights)
+        best, second = torch.stack([it.topk(2, dim=1).values for it in found]).unbind(dim=2) if scores else (None, None)
+        nodes, sets = torch.stack(pool), self.sets[0]
+        fixed = torch.tensor(
+            [
+                (left, right, 0, sets.operators.index(operator), sets.activations.index(activation))
+                for left, right, operator, activation in _NODES
+            ],
+            device=nodes.device,
+        )
+        choices = fixed[:, None].repeat(1, nodes.shape[1], 1)
+        choices[..., 2] = torch.stack(chosen)
+        return (pool[-1],), (Grown(nodes[:3], choices, nodes[3:], best, second),)
+
+    def _nodes(self, drive: Hidden, state: State, weights: Weights) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """(1): leaves and nodes; and for every node the tuple with the highest score, and all scores."""
         (h,), (flat_left, flat_right, bias) = state, weights
         size, pool, lefts, rights = self.hidden_size, [drive, h, torch.zeros_like(h)], {}, {}
-        sets, chosen, tops = self.sets[0], [], []
+        chosen, found = [], []
         for k, (left, right, operator, activation) in enumerate(_NODES):
             if left not in lefts:
                 lefts[left] = (pool[left] @ flat_left).unflatten(1, (-1, size))  # (batch, tuples, p)
@@ -138,24 +159,8 @@ class RRNNGRUCell(TreeCell):
                 node = v[torch.arange(len(v), device=v.device), index]
             pool.append(node)
             chosen.append(index)
-            if self.noting_scores:
-                tops.append(scores.topk(2, dim=1).values if scores.shape[1] > 1 else scores)
-        if self.notes is not None:
-            self.note((self._grown(torch.stack(pool), torch.stack(chosen), tops, sets),))
-        return (pool[-1],)
-
-    def _grown(self, pool: Tensor, chosen: Tensor, tops: list[Tensor], sets: Sets) -> Grown:
-        fixed = torch.tensor(
-            [
-                (left, right, 0, sets.operators.index(operator), sets.activations.index(activation))
-                for left, right, operator, activation in _NODES
-            ],
-            device=pool.device,
-        )
-        choices = fixed[:, None].repeat(1, pool.shape[1], 1)
-        choices[..., 2] = chosen
-        best, second = torch.stack(tops).unbind(dim=2) if tops else (None, None)
-        return Grown(pool[:3], choices, pool[3:], best, second)
+            found.append(scores)
+        return pool, chosen, found
 
     def matrices(self) -> Matrices:
         """The tuples, the identity among them."""

@@ -9,14 +9,16 @@ Source: S1. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
+from holdfast.engine.reference import plain_loop
 from holdfast.errors import SettingError
 from holdfast.layers.named import _Named
 from holdfast.rrnn.cell import RRNNCell, TreeCell
@@ -43,6 +45,14 @@ class Trace:
     steps: tuple[tuple[tuple[Grown, ...], ...], ...]
 
 
+class Noted:
+    """What one call grew: for each of ``rows`` cells one entry per step, one ``Grown`` per state vector."""
+
+    def __init__(self, rows: int):
+        self.steps: list[list[tuple[Grown, ...]]] = [[] for _ in range(rows)]
+        self.lengths: Tensor | None = None  # of a packed batch
+
+
 class TreeLayer(_Named):
     """What RRNN and RRNN-GRU have in common as layers."""
 
@@ -52,21 +62,42 @@ class TreeLayer(_Named):
         if settings["backend"] == "auto":
             settings["backend"] = "reference"
         super().__init__(input_size, hidden_size, num_layers, **settings)
-        self._lengths: Tensor | None = None
+        self.noted: Noted | None = None
 
     @property
     def tree_cells(self) -> list[TreeCell]:
         return self.cells  # type: ignore[return-value]
 
-    def _through_layers(
-        self, xs: Tensor, state: State, lengths: Tensor | None, need_output: bool
+    def forward(
+        self, input: Tensor | PackedSequence, h_0: Tensor | State | None = None, *, need_output: bool = True
+    ) -> tuple[Any, Any]:
+        wanted = self.training and torch.is_grad_enabled() and any(cell.loss is not None for cell in self.tree_cells)
+        self.noted = Noted(len(self.cells)) if wanted else None
+        run = self._run_row if self.noted is None else functools.partial(self._noting, self.noted, None)
+        return self._forward(input, h_0, need_output, run)
+
+    def _noting(
+        self,
+        noted: Noted,
+        scores: bool | None,
+        row: int,
+        xs: Tensor,
+        state: State,
+        *,
+        lengths: Tensor | None,
+        reverse: bool,
+        need_output: bool,
     ) -> tuple[Tensor | None, State]:
-        self._lengths = lengths
-        for cell in self.tree_cells:
-            if not cell.tracing:
-                wanted = self.training and torch.is_grad_enabled() and cell.loss is not None
-                cell.begin_notes() if wanted else cell.end_notes()
-        return super()._through_layers(xs, state, lengths, need_output)
+        """One cell over time, as ``scan`` runs it, with what every step grew; scores if asked, or if (7) needs them."""
+        cell, noted.lengths = self.tree_cells[row], lengths
+        weights, wanted = cell.weights(), cell.loss is not None and cell.loss.margin > 0 if scores is None else scores
+
+        def step(drive: Tensor, state: State) -> State:
+            state, grown = cell.grown_step(drive, state, weights, scores=wanted)
+            noted.steps[row].append(grown)
+            return state
+
+        return plain_loop(step, cell.drive(xs), state, lengths=lengths, reverse=reverse, need_output=need_output)
 
     def trace(self, input: Tensor, h_0: Tensor | State | None = None, *, scores: bool = False) -> Trace:
         """Run over ``input`` and keep every choice.
@@ -82,29 +113,19 @@ class TreeLayer(_Named):
         """
         if not isinstance(input, Tensor):
             raise SettingError(f"{type(self).__name__}.trace expects a tensor, got {type(input).__name__}.")
-        with self._tracing(scores):
-            output, h_n = self(input, h_0)
-            steps = tuple(tuple(cell.notes or ()) for cell in self.tree_cells)
+        noted = Noted(len(self.cells))
+        output, h_n = self._forward(input, h_0, True, functools.partial(self._noting, noted, scores))
+        steps = tuple(map(tuple, noted.steps))
         records = tuple(
             _record(cell, notes, reverse=self.bidirectional and row % 2 == 1)
             for row, (cell, notes) in enumerate(zip(self.tree_cells, steps, strict=True))
         )
         return Trace(output, h_n, records, steps)
 
-    @contextlib.contextmanager
-    def _tracing(self, scores: bool) -> Iterator[None]:
-        for cell in self.tree_cells:
-            cell.begin_notes(scores=scores, tracing=True)
-        try:
-            yield
-        finally:
-            for cell in self.tree_cells:
-                cell.end_notes()
-
     @property
     def noted_steps(self) -> int:
         """Steps of the last call that ``penalty`` is over."""
-        return len(self.tree_cells[0].notes or ())
+        return 0 if self.noted is None else len(self.noted.steps[0])
 
     def loss_parts(self, others: Iterable[Tensor] = ()) -> list[LossParts]:
         """The parts of loss (6) of the last call, a cell an entry.
@@ -118,13 +139,13 @@ class TreeLayer(_Named):
                 raise SettingError(
                     f"{type(self).__name__} was made without loss=TreeLoss(...): there are no parts of (6)."
                 )
-            if not cell.notes:
+            if self.noted is None:
                 raise SettingError(
                     f"{type(self).__name__} has parts of (6) after a call in training, with gradients on."
                 )
             parameters = [weight for weight in cell.parameters() if weight.requires_grad]
             own = (*parameters, *(others if row == 0 else ()))
-            every.append(parts_of(cell.notes, cell.leaf_names, cell.loss, own, self._lengths))
+            every.append(parts_of(self.noted.steps[row], cell.leaf_names, cell.loss, own, self.noted.lengths))
         return every
 
     def penalty(self, others: Iterable[Tensor] = ()) -> Tensor | None:

@@ -59,6 +59,6 @@ class Stream:
         self.ring[self.seen % self.k] = rows  # (1)
         self.seen += 1
         window = self.ring[: self.seen] if self.seen < self.k else self.ring.roll(-(self.seen % self.k), 0)
-        _, states = self.truncated._run(layer.cells, window, self.truncated._start(self.batch), need_output=False)
-        output = states[-1][0]
+        start = layer.initial_state(self.batch, window)
+        output = layer.through_layers(window, start, need_output=False)[1][0][-1]
         return output.squeeze(0) if x.dim() == 1 else output

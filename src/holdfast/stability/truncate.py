@@ -150,13 +150,14 @@ class Truncated(nn.Module):
         """Entries (layers, batch, size) after the window that ends with the sequence."""
         steps, length = len(xs), self.k + self.stride - 1
         begin = 0 if steps <= length else -(-(steps - length) // self.stride) * self.stride
-        _, states = self._run(self.layer.cells, xs[begin:], self._start(xs.shape[1]), need_output=False)
-        return tuple(torch.stack(entries) for entries in zip(*states, strict=True))
+        start = self.layer.initial_state(xs.shape[1], xs)
+        return self.layer.through_layers(xs[begin:], start, need_output=False)[1]
 
     def _outputs(self, xs: Tensor) -> Tensor:
         steps, batch = xs.shape[:2]
         length, s = self.k + self.stride - 1, self.stride
-        head, _ = self._run(self.layer.cells, xs[:length], self._start(batch))  # the first window: all of its outputs
+        start = self.layer.initial_state(batch, xs)
+        head, _ = self.layer.through_layers(xs[:length], start)  # the first window: all its outputs
         assert head is not None
         if steps <= length:
             return head
@@ -179,8 +180,8 @@ class Truncated(nn.Module):
         def run(xs: Tensor) -> Tensor:
             length, s, batch = self.k + self.stride - 1, self.stride, xs.shape[1]
             source = Windows.apply(self.layer.cells[0].drive(xs), length, s, count)  # (length, count · batch, drive)
-            cells = self._driven + self.layer.cells[1:]
-            outputs, _ = self._run(cells, source, self._start(count * batch), burn=self.k - 1)
+            start = self.layer.initial_state(count * batch, xs)
+            outputs, _ = self.layer.through_layers(source, start, run=self._run_row)
             assert outputs is not None
             return outputs.unflatten(1, (count, batch)).transpose(0, 1).flatten(0, 1)
 
@@ -191,29 +192,14 @@ class Truncated(nn.Module):
             return run(xs)  # with dropout a second run would draw other units
         return Recomputed.apply(run, xs, *weights)
 
-    def _start(self, batch: int) -> list[State]:
-        """Where every window starts: the layer's zeros, or what it has learned."""
-        entries = self.layer.initial_state(batch, self.layer.cells[0].example_weight())
-        return [tuple(entry[row] for entry in entries) for row in range(self.layer.num_layers)]
-
-    def _run(
-        self, cells: list[Any], xs: Tensor, start: list[State], *, burn: int = 0, need_output: bool = True
-    ) -> tuple[Tensor | None, list[State]]:
-        """All layers over ``xs``; without the outputs of the first ``burn`` steps."""
-        output, states = None, []
-        backend, last = self.layer.backend, len(cells) - 1
-        for i, (cell, state) in enumerate(zip(cells, start, strict=True)):
-            if i == last and burn:
-                _, state = scan(cell, xs[:burn], state, need_output=False, backend=backend)
-                xs = xs[burn:]
-            output, state = scan(cell, xs, state, need_output=need_output or i < last, backend=backend)
-            states.append(state)
-            if i < last:
-                assert output is not None
-                xs = output
-                if self.layer.dropout:
-                    xs = nn.functional.dropout(xs, self.layer.dropout, self.layer.training)
-        return output, states
+    def _run_row(self, row: int, xs: Tensor, state: State, **settings: Any) -> tuple[Tensor | None, State]:
+        """One layer over windows. The first reads a ready drive; the last gives no output for the first k - 1 steps."""
+        backend = self.layer.backend
+        cell = self._driven[0] if row == 0 else self.layer.cells[row]
+        if row + 1 == self.layer.num_layers and self.k > 1:
+            _, state = scan(cell, xs[: self.k - 1], state, need_output=False, backend=backend)
+            xs = xs[self.k - 1 :]
+        return scan(cell, xs, state, backend=backend, **settings)
 
     def extra_repr(self) -> str:
         return f"k={self.k}" + (f", stride={self.stride}" if self.stride > 1 else "")
