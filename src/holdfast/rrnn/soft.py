@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from holdfast.rrnn.choosing import tolerance
 from holdfast.rrnn.grow import Found, candidates
-from holdfast.rrnn.search import tolerance
 from holdfast.rrnn.sets import Sets
 from holdfast.rrnn.tree import Matrices
 
