@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import holdfast
-from holdfast import GRU, LSTM, RNN, SGORNN, FastRNN, Random, Recurrent, RNNCell, ScalarGates, SGORNNCell, scan
+from holdfast import GRU, LSTM, RNN, SGORNN, FastRNN, RandomStart, Recurrent, RNNCell, ScalarGates, SGORNNCell, scan
 from holdfast.errors import (
     ConversionError,
     DeviceError,
@@ -148,8 +148,8 @@ SETTINGS = {
     "map of another size": (lambda: SGORNNCell(3, 4, recurrent=holdfast.RotationProduct(6)), ["4", "6"]),
     "unknown clip": (lambda: ScalarGates(clip="beta"), ["2alpha", "'beta'"]),
     "unknown initial state": (lambda: RNN(3, 4, initial_state="ones"), ['"zeros"', "'ones'"]),
-    "negative noise": (lambda: Random(-1.0), ["at least 0", "-1.0"]),
-    "noise that is no number": (lambda: Random(float("nan")), ["nan"]),
+    "negative noise": (lambda: RandomStart(-1.0), ["at least 0", "-1.0"]),
+    "noise that is no number": (lambda: RandomStart(float("nan")), ["nan"]),
     "dropout above 1": (lambda: RNN(3, 4, 2, dropout=1.5), ["0 to 1", "1.5"]),
     "unknown backend of a layer": (lambda: RNN(3, 4, backend="cuda"), ["auto, reference, fused", "'cuda'"]),
     "unknown backend of a scan": (lambda: scan(RNNCell(3, 4), xs, backend="gpu"), ["auto, reference, fused", "'gpu'"]),

@@ -9,7 +9,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, StateDictError
-from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, network_of, path_norm_sq
+from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, path_network, path_norm_sq
 
 from .graphs import Model, random_model
 
@@ -362,7 +362,7 @@ def test_path_sgd_learns_what_sgd_cannot_from_a_badly_scaled_start():
 
 
 def test_a_network_of_its_own_class_is_described():
-    """A model that network_of cannot read works through a Network."""
+    """A model that path_network cannot read works through a PathNetwork."""
 
     class Own(nn.Module):
         def __init__(self):
@@ -372,12 +372,12 @@ def test_a_network_of_its_own_class_is_described():
         def forward(self, xs):
             return self.head(self.memory(xs)[0][-1])
 
-    from holdfast.optim import Network, pieces_of, recurrences_of
+    from holdfast.optim import PathNetwork, pieces_of, recurrences_of
 
     model = Own()
-    with pytest.raises(SettingError, match=r"does not know the paths through a Own.*holdfast.optim.Network"):
-        network_of(model)
-    network = Network(layers=recurrences_of(model.memory), decoder=pieces_of(model.head), last_only=True)
+    with pytest.raises(SettingError, match=r"does not know the paths through a Own.*holdfast.optim.PathNetwork"):
+        path_network(model)
+    network = PathNetwork(layers=recurrences_of(model.memory), decoder=pieces_of(model.head), last_only=True)
     optimiser = PathSGD(model.parameters(), network, lr=0.1, steps=STEPS)
     backward(model, torch.randn(STEPS, 3, 2))
     optimiser.step()

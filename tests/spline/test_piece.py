@@ -168,7 +168,7 @@ def test_a_linear_network_has_one_piece():
 def test_dropout_and_a_random_start_are_left_out():
     """The map is that of evaluation, whatever mode the model is in."""
     rnn = holdfast.RNN(
-        INPUTS, 4, 2, nonlinearity="relu", dropout=0.5, initial_state=holdfast.Random(1.0), backend="reference"
+        INPUTS, 4, 2, nonlinearity="relu", dropout=0.5, initial_state=holdfast.RandomStart(1.0), backend="reference"
     ).train()
     x = torch.randn(5, INPUTS)
     torch.testing.assert_close(affine_piece(rnn, x)(x), rnn.eval()(x)[1][-1])

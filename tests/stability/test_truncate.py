@@ -186,7 +186,7 @@ def test_a_stream_gives_what_the_windows_give(layers):
         stream.reset()
     single = truncate(layer, 5).stream()
     assert single(xs[0, 0]).shape == (4,)
-    with pytest.raises(ShapeError, match=r"Stream expects x of shape \(2, 2\)"):
+    with pytest.raises(ShapeError, match=r"TruncatedStream expects x of shape \(2, 2\)"):
         stream(torch.zeros(2, 3))
     with pytest.raises(SettingError, match=r"batch of 2, got 3"):
         stream(torch.zeros(3, 2))

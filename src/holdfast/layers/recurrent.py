@@ -14,7 +14,7 @@ from holdfast.cells._base import CheckedLoad
 from holdfast.engine import scan
 from holdfast.engine.scan import BACKENDS
 from holdfast.errors import DTypeError, SettingError, ShapeError, positive_size
-from holdfast.layers.initial_state import InitialState, Random
+from holdfast.layers.initial_state import InitialState, RandomStart
 from holdfast.types import State
 
 __all__ = ["Recurrent"]
@@ -31,7 +31,7 @@ class Recurrent(CheckedLoad):
             class, or ``functools.partial`` of one.
         input_size, hidden_size: what the factory is called with; left out for a ready cell.
         num_layers, batch_first, dropout, bidirectional, device, dtype: as in ``torch.nn.RNN``.
-        initial_state: where to start when no ``h_0`` is given: "zeros", "learned", or ``Random(std)``.
+        initial_state: where to start when no ``h_0`` is given: "zeros", "learned", or ``RandomStart(std)``.
         backend: as in ``holdfast.scan``.
 
     Shape:
@@ -58,7 +58,7 @@ class Recurrent(CheckedLoad):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        initial_state: str | Random = "zeros",
+        initial_state: str | RandomStart = "zeros",
         backend: str = "auto",
         device: Any = None,
         dtype: torch.dtype | None = None,

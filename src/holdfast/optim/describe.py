@@ -1,4 +1,4 @@
-"""From modules to paths: ``network_of`` reads a model, or says why it has no path norm."""
+"""From modules to paths: ``path_network`` reads a model, or says why it has no path norm."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from holdfast.cells import GRUCell, LSTMCell, step_form
 from holdfast.cells.nonlinearity import is_homogeneous, name_of
 from holdfast.errors import SettingError
 from holdfast.layers import Recurrent
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Convolution, Dense, Fixed, Lookup, Piece
 
-__all__ = ["network_of", "pieces_of", "recurrences_of"]
+__all__ = ["path_network", "pieces_of", "recurrences_of"]
 
 OTHER_NONLINEARITIES = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.Softplus, nn.Hardtanh, nn.ReLU6)
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
@@ -30,14 +30,14 @@ POOLINGS = {(nn.MaxPool1d, nn.AvgPool1d): 1, (nn.MaxPool2d, nn.AvgPool2d): 2, (n
 KNOWN = "Linear, Embedding, Conv, MaxPool, AvgPool, Flatten, ReLU, LeakyReLU, Dropout and Sequential of these"
 FLAG = (
     "Path norms are those of ReLU networks: rescaling a unit leaves the function as it is only if φ(αz) = αφ(z). "
-    "network_of(model, any_nonlinearity=True) counts paths as if it were ReLU, without that promise."
+    "path_network(model, any_nonlinearity=True) counts paths as if it were ReLU, without that promise."
 )
 
 
-def network_of(
-    model: nn.Module | Network, *, input_shape: tuple[int, ...] | None = None, any_nonlinearity: bool = False
-) -> Network:
-    """Read a model as a ``Network``.
+def path_network(
+    model: nn.Module | PathNetwork, *, input_shape: tuple[int, ...] | None = None, any_nonlinearity: bool = False
+) -> PathNetwork:
+    """Read a model as a ``PathNetwork``.
 
     Known are: ``nn.Sequential`` and other feed-forward modules, a recurrent layer by itself, and any module with the
     attributes ``rnn`` and ``readout``, and perhaps ``embedding`` and ``last_only``, where ``rnn`` is a ``holdfast.RNN``
@@ -45,7 +45,7 @@ def network_of(
     nothing: the paths are those of the whole network.
 
     Args:
-        model: the module; a ``Network`` is handed back.
+        model: the module; a ``PathNetwork`` is handed back.
         input_shape: of one sample, for convolutions: (channels, height, width).
         any_nonlinearity: count paths as if every nonlinearity were ReLU. An LSTM or GRU is then a recurrence with
             several edges side by side, one a gate. The theorems say nothing of such a network.
@@ -57,26 +57,28 @@ def network_of(
         ...         super().__init__()
         ...         self.embedding, self.rnn = nn.Embedding(50, 8), RNN(8, 16, num_layers=2, nonlinearity="relu")
         ...         self.readout, self.last_only = nn.Linear(16, 50), False
-        >>> network = network_of(Model())
+        >>> network = path_network(Model())
         >>> len(network.encoder), len(network.layers), len(network.decoder)
         (1, 2, 1)
     """
-    if isinstance(model, Network):
+    if isinstance(model, PathNetwork):
         return model
     if not isinstance(model, nn.Module):
-        raise SettingError(f"network_of expects a module or a holdfast.optim.Network, got {type(model).__name__}.")
+        raise SettingError(
+            f"path_network expects a module or a holdfast.optim.PathNetwork, got {type(model).__name__}."
+        )
     if isinstance(model, nn.RNNBase | Recurrent):
-        return Network(layers=recurrences_of(model, any_nonlinearity=any_nonlinearity))
+        return PathNetwork(layers=recurrences_of(model, any_nonlinearity=any_nonlinearity))
     if isinstance(getattr(model, "rnn", None), nn.Module) and hasattr(model, "readout"):
         last_only = getattr(model, "last_only", None)
-        return Network(
+        return PathNetwork(
             layers=recurrences_of(model.rnn, any_nonlinearity=any_nonlinearity),  # type: ignore[arg-type]
             decoder=pieces_of(model.readout, any_nonlinearity=any_nonlinearity),  # type: ignore[arg-type]
             encoder=pieces_of(getattr(model, "embedding", None), any_nonlinearity=any_nonlinearity),
             last_only=None if last_only is None else bool(last_only),
             input_shape=input_shape,
         )
-    return Network(decoder=pieces_of(model, any_nonlinearity=any_nonlinearity), input_shape=input_shape)
+    return PathNetwork(decoder=pieces_of(model, any_nonlinearity=any_nonlinearity), input_shape=input_shape)
 
 
 def recurrences_of(layer: nn.Module, *, any_nonlinearity: bool = False) -> tuple[Recurrence, ...]:
@@ -120,7 +122,7 @@ def _of_cell(layer: Recurrent, cell: Any, row: int, any_nonlinearity: bool) -> R
     if kind not in ("zeros", "learned") and not any_nonlinearity:
         raise SettingError(
             "recurrences_of got a layer that starts at random: noise of one size is not rescaled with the units. Use "
-            'initial_state="zeros" or "learned", or network_of(model, any_nonlinearity=True) to count it as zero.'
+            'initial_state="zeros" or "learned", or path_network(model, any_nonlinearity=True) to count it as zero.'
         )
     weights = cell if form is None else form
     biases = (weights.bias, getattr(cell, "bias_hn", None))
@@ -173,7 +175,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
         raise SettingError(f"pieces_of got {name}. {FLAG}")
     raise SettingError(
         f"pieces_of does not know the paths through a {name}; it knows {KNOWN}. A model of your own is described by "
-        "holdfast.optim.Network."
+        "holdfast.optim.PathNetwork."
     )
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast.errors import SettingError, ShapeError
 from holdfast.optim.pieces import Piece, Squares
 
-__all__ = ["Network", "Recurrence"]
+__all__ = ["PathNetwork", "Recurrence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +82,8 @@ class Recurrence:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """A network in the form (1) to (3). ``network_of`` makes it of a model; for a class of your own, write it down.
+class PathNetwork:
+    """A network in the form (1) to (3). ``path_network`` makes it of a model; for a class of your own, write it down.
 
     Args:
         layers: the recurrences, first to last; none for a feed-forward network.
@@ -95,7 +95,7 @@ class Network:
     Example:
         >>> W, U, V = torch.ones(2, 3), torch.ones(2, 2), torch.ones(1, 2)
         >>> from holdfast.optim import Dense, path_norm_sq
-        >>> net = Network(layers=(Recurrence(W, U),), decoder=(Dense(V),), last_only=True)
+        >>> net = PathNetwork(layers=(Recurrence(W, U),), decoder=(Dense(V),), last_only=True)
         >>> path_norm_sq(net, steps=2).item()  # 3·2 paths from the last step, 3·2·2 from the first
         18.0
     """
@@ -108,12 +108,12 @@ class Network:
 
     def __post_init__(self) -> None:
         if not (self.layers or self.decoder or self.encoder):
-            raise SettingError("Network expects at least one layer or piece, got none.")
+            raise SettingError("PathNetwork expects at least one layer or piece, got none.")
         width = self.encoder[-1].units if self.encoder else None
         for index, layer in enumerate(self.layers):
             if width is not None and layer.weight_ih.shape[1] != width:
                 raise ShapeError(
-                    f"Network expects layer {index} to read {width} features, its weight_ih is "
+                    f"PathNetwork expects layer {index} to read {width} features, its weight_ih is "
                     f"{tuple(layer.weight_ih.shape)}."
                 )
             width = layer.hidden_size

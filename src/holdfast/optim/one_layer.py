@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.optim.compiled_flow import compiled_flow, fits
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Dense
 
 __all__ = ["one_layer_first"]
@@ -24,13 +24,13 @@ LOST = 2.0**-126  # the least normal float32
 EXACT = 2.0**24  # 1 / the rounding of float32
 
 
-def one_layer_first(network: Network, steps: int, every: bool) -> dict[Tensor, Tensor] | None:
+def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tensor, Tensor] | None:
     """(2) in float32; ``None`` if the network is another one, or if float32 has not the range.
 
     Example:
         >>> from holdfast.optim import Recurrence
         >>> one = torch.ones(1, 1)
-        >>> network = Network(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
+        >>> network = PathNetwork(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
         >>> found = one_layer_first(network, 3, every=False)  # γ² = 1 + p² + p⁴ for U = p, so κ(U) = 1 + 2p²
         >>> found is None or found[network.layers[0].weight_hh].item() == 9.0
         True
@@ -60,7 +60,7 @@ def one_layer_first(network: Network, steps: int, every: bool) -> dict[Tensor, T
     return found
 
 
-def _parts(network: Network) -> tuple[Recurrence, Dense] | None:
+def _parts(network: PathNetwork) -> tuple[Recurrence, Dense] | None:
     """Its layer and readout: one gate, started at zero, one linear map; every weight float32 and in one place."""
     if network.encoder or len(network.layers) != 1 or len(network.decoder) != 1:
         return None

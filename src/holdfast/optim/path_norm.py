@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError, positive_size
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork
 from holdfast.optim.one_layer import one_layer_first
 from holdfast.optim.pieces import outer
 from holdfast.optim.second_term import edge_pairs
@@ -47,14 +47,14 @@ Kappa = dict[Tensor, Tensor]
 """One κ of the parameter's shape for each parameter, which is the key itself; float64 unless asked for otherwise."""
 
 
-def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
+def path_norm_sq(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
     """γ² of (1): the sum over paths of the product of squared weights, in float64.
 
     Law: invariant under ``rescale_``; differentiable in the weights, twice and more. Past the largest float64 it is
     that number, never infinity or NaN.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         steps: T, the length of the sequences.
         outputs: the output nodes: "last" or "every" step. A model with ``last_only`` says so itself.
 
@@ -74,7 +74,7 @@ def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | 
 
 @torch.no_grad()
 def kappa_first(
-    model: nn.Module | Network,
+    model: nn.Module | PathNetwork,
     steps: int = 1,
     outputs: Outputs | None = None,
     *,
@@ -110,7 +110,7 @@ def kappa_first(
 
 
 @torch.no_grad()
-def kappa_second(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
+def kappa_second(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
     """κ⁽²⁾ of (3), which lives on recurrent weights alone; zero for every other parameter (S2, footnote 3).
 
     Law: as for ``kappa_first``; zero for feed-forward and convolutional networks.
@@ -139,7 +139,9 @@ def kappa_second(model: nn.Module | Network, steps: int = 1, outputs: Outputs | 
 
 
 @torch.no_grad()
-def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None, *, form: Form = "exact") -> Kappa:
+def kappa(
+    model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None, *, form: Form = "exact"
+) -> Kappa:
     """κ = κ⁽¹⁾ + 2κ⁽²⁾, half the second derivative of γ² (4), or as published, κ⁽¹⁾ + κ⁽²⁾ (5).
 
     Law: ``"exact"`` is ½ ∂²γ²/∂p_i² for every i. Both forms are multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i
@@ -174,7 +176,7 @@ def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = 
     return first_finite("kappa", network, steps, compute, lambda found: list(found.values()))
 
 
-def _first(network: Network, forward: Forward, backward: Backward) -> Kappa:
+def _first(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:
     squares, whole = forward.squares, forward.rate * forward.steps  # log₂ of the scale that was taken out
     found: Kappa = {}
 
@@ -205,7 +207,7 @@ def _first(network: Network, forward: Forward, backward: Backward) -> Kappa:
     return found
 
 
-def _second(network: Network, forward: Forward, backward: Backward) -> Kappa:
+def _second(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:
     """(3) of the recurrent weights."""
     found: Kappa = {}
     for index, layer in enumerate(network.layers):
@@ -221,13 +223,13 @@ def _a_gate(parameter: Tensor, value: Tensor) -> Tensor:
     return value if gates == 1 else value.repeat(gates, *(1 for _ in value.shape[1:]))
 
 
-def _checked(who: str, model: nn.Module | Network, steps: int, outputs: Outputs | None) -> tuple[Network, bool]:
+def _checked(who: str, model: nn.Module | PathNetwork, steps: int, outputs: Outputs | None) -> tuple[PathNetwork, bool]:
     positive_size(who, "steps", steps)
-    network = network_of(model)
+    network = path_network(model)
     return network, network.reads_every_step(who, outputs)
 
 
-def _no_parameter_twice(who: str, network: Network) -> None:
+def _no_parameter_twice(who: str, network: PathNetwork) -> None:
     pieces = [piece.tensors[0] for piece in (*network.encoder, *network.decoder)]
     layers = [weight for layer in network.layers for weight in (layer.weight_ih, layer.weight_hh)]
     for weight, places in Counter(w for w in (*pieces, *layers) if w is not None).items():

@@ -20,7 +20,7 @@ from torch.optim.optimizer import ParamsT
 
 from holdfast.constraints.optimiser import WrappedOptimizer
 from holdfast.errors import SettingError, StateDictError
-from holdfast.optim.network import Network
+from holdfast.optim.network import PathNetwork
 from holdfast.optim.path_norm import Form, Outputs
 from holdfast.optim.preconditioner import PathPreconditioner
 
@@ -35,7 +35,7 @@ class _Path(WrappedOptimizer):
     def __init__(
         self,
         params: ParamsT,
-        model: nn.Module | Network,
+        model: nn.Module | PathNetwork,
         lr: float | Tensor = 1e-3,
         *,
         steps: int | None = None,
@@ -76,7 +76,7 @@ class _Path(WrappedOptimizer):
                 raise SettingError(
                     f"{type(self).__name__} expects weights of the network, got a parameter of shape "
                     f'{tuple(parameter.shape)} that has no κ. Give it a group of its own with "path": False to step it '
-                    "without κ, or describe it in a holdfast.optim.Network."
+                    "without κ, or describe it in a holdfast.optim.PathNetwork."
                 )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -113,7 +113,7 @@ class PathSGD(_Path):
 
     Args:
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         lr, **settings: those of ``torch.optim.SGD``: momentum, dampening, weight_decay, nesterov, ...
         steps, outputs, second, form, floor, every, match_sgd, relative: those of ``PathPreconditioner``.
 
@@ -139,7 +139,7 @@ class PathAdam(_Path):
 
     Args:
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         lr, **settings: those of ``torch.optim.Adam``: betas, eps, weight_decay, amsgrad, ...
         steps, outputs, second, form, floor, every, match_sgd, relative: those of ``PathPreconditioner``.
 

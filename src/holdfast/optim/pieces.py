@@ -102,7 +102,7 @@ class Piece(abc.ABC):
         """The shape of its input, where its weights tell."""
         raise SettingError(
             f"{type(self).__name__} does not say how large its input is; give it: "
-            "network_of(model, input_shape=(channels, height, width))."
+            "path_network(model, input_shape=(channels, height, width))."
         )
 
 

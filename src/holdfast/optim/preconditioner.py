@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError, StateDictError, positive_size
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork
 from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq
 from holdfast.optim.pieces import compact
 
@@ -40,7 +40,7 @@ class PathPreconditioner:
     while no κ is at the floor.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         steps: T, the length of the sequences, which a recurrent network needs; may be set anew at any time, and κ then
             follows.
         outputs: "last" or "every" step; a model with ``last_only`` says so itself.
@@ -65,7 +65,7 @@ class PathPreconditioner:
 
     def __init__(
         self,
-        model: nn.Module | Network,
+        model: nn.Module | PathNetwork,
         *,
         steps: int | None = None,
         outputs: Outputs | None = None,
@@ -76,7 +76,7 @@ class PathPreconditioner:
         match_sgd: bool = False,
         relative: bool = False,
     ):
-        self.network = network_of(model)
+        self.network = path_network(model)
         if steps is None and self.network.layers:  # T = 1 has no paths through U: its κ is 0, and 1/κ anything
             raise SettingError("PathPreconditioner expects steps=T, the length of the sequences: κ depends on it.")
         self.network.reads_every_step("PathPreconditioner", outputs)

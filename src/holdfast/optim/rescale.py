@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError, ShapeError
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Piece
 
 __all__ = ["internal_units", "rescale_"]
@@ -24,25 +24,25 @@ __all__ = ["internal_units", "rescale_"]
 Carrier = Piece | Recurrence
 
 
-def internal_units(model: nn.Module | Network) -> tuple[int, ...]:
+def internal_units(model: nn.Module | PathNetwork) -> tuple[int, ...]:
     """How many units, or channels, each group of internal units has: features of the encoder, states, hidden features.
 
     Example:
         >>> internal_units(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))
         (4, 5)
     """
-    return tuple(_units(carrier) for carrier in _carriers(network_of(model))[:-1])
+    return tuple(_units(carrier) for carrier in _carriers(path_network(model))[:-1])
 
 
 @torch.no_grad()
-def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module | Network:
+def rescale_(model: nn.Module | PathNetwork, alpha: Sequence[Tensor]) -> nn.Module | PathNetwork:
     """Rescale the internal units of ``model`` in place, by (2), and hand the model back.
 
     Law: the model computes the same function, for all α > 0. ``path_norm_sq`` stays, and so does the function that a
     step of ``PathSGD`` leads to; what a step of plain SGD leads to does not.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         alpha: one positive vector a group of units, of the sizes ``internal_units(model)``.
 
     Example:
@@ -51,7 +51,7 @@ def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module |
         >>> torch.allclose(rescale_(model, [torch.tensor([0.1, 1.0, 2.0, 30.0])])(x), before, atol=1e-5)
         True
     """
-    network = network_of(model)
+    network = path_network(model)
     carriers = _carriers(network)
     alpha = [torch.as_tensor(one) for one in alpha]
     expected = [(_units(carrier),) for carrier in carriers[:-1]]
@@ -82,7 +82,7 @@ def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module |
     return model
 
 
-def _carriers(network: Network) -> list[Carrier]:
+def _carriers(network: PathNetwork) -> list[Carrier]:
     """What ends in units, first to last; the last one ends in the outputs."""
     return [
         carrier

@@ -19,12 +19,13 @@ Source: S1, §5 and Appendix E.1. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError, positive_size
+from holdfast.layers.named import LayerSettings
 from holdfast.rrnn.cell import TreeCell, Tuples
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.rrnn.loss import TreeLoss
@@ -170,6 +171,15 @@ class RRNNGRUCell(TreeCell):
         return f"{super().extra_repr()}, choice={self.choice!r}, alternate={self.alternate}"
 
 
+class _RRNNGRUSettings(LayerSettings, total=False):
+    tuples: int
+    identity: bool
+    scorer: int | nn.Module
+    choice: Literal["soft", "hard"]
+    alternate: int | None
+    loss: TreeLoss | None
+
+
 class RRNNGRU(TreeLayer):
     """Layers of an RRNN-GRU. Arguments: those of ``Recurrent``, then those of ``RRNNGRUCell``.
 
@@ -181,6 +191,9 @@ class RRNNGRU(TreeLayer):
     """
 
     cell_type = RRNNGRUCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_RRNNGRUSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
     def at_epoch(self, epoch: int) -> None:
         """Begin an epoch, counted from 0: see ``RRNNGRUCell.phase``.

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Unpack
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from holdfast.engine.reference import plain_loop
 from holdfast.errors import SettingError
-from holdfast.layers.named import _Named
+from holdfast.layers.named import LayerSettings, NamedLayer
 from holdfast.rrnn.cell import RRNNCell, TreeCell
-from holdfast.rrnn.loss import LossParts, parts_of
+from holdfast.rrnn.loss import LossParts, TreeLoss, parts_of
 from holdfast.rrnn.record import Grown, Record
+from holdfast.rrnn.sets import Sets
 from holdfast.types import State
 
 __all__ = ["RRNN", "Trace", "TreeLayer"]
@@ -53,7 +54,7 @@ class Noted:
         self.lengths: Tensor | None = None  # of a packed batch
 
 
-class TreeLayer(_Named):
+class TreeLayer(NamedLayer):
     """What RRNN and RRNN-GRU have in common as layers."""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Any):
@@ -173,6 +174,24 @@ def _record(cell: TreeCell, notes: tuple[tuple[Grown, ...], ...], *, reverse: bo
     return Record(choices, cell.leaf_names, cell.sets)
 
 
+class _RRNNSettings(LayerSettings, total=False):
+    tuples: int
+    identity: bool
+    operators: Sequence[str]
+    activations: Sequence[str]
+    auxiliary: Sequence[str]
+    rounds: int
+    states: int
+    sets: Sequence[Sets] | None
+    names: Sequence[str] | None
+    carry_pool: bool
+    scorer: int | nn.Module | Sequence[int | nn.Module]
+    start_norm: float | None
+    choice: Literal["hard", "soft"]
+    batch_norm: bool
+    loss: TreeLoss | None
+
+
 class RRNN(TreeLayer):
     """Layers of an RRNN. Arguments: those of ``Recurrent``, then those of ``RRNNCell``.
 
@@ -186,3 +205,6 @@ class RRNN(TreeLayer):
     """
 
     cell_type = RRNNCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_RRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from holdfast.cells.nonlinearity import regions_of
 from holdfast.errors import SettingError, ShapeError
-from holdfast.spline.network import network_of, walk
+from holdfast.spline.network import spline_network, walk
 from holdfast.spline.pattern import pattern_of, spline_form
 
 __all__ = ["PartitionCode", "partition_code"]
@@ -97,7 +97,7 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
         True
     """
     who = "partition_code"
-    network = network_of(model, who=who)
+    network = spline_network(model, who=who)
     batch = 0 if network.rnn.batch_first else 1
     count, steps = xs.shape[batch], xs.shape[1 - batch]
     cells = network.rnn.cells

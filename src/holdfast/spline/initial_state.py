@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import SettingError
 from holdfast.spline.frozen import FrozenNetwork, freeze
-from holdfast.spline.network import SplineNetwork, network_of, walk
+from holdfast.spline.network import SplineNetwork, spline_network, walk
 
 __all__ = ["InitialStateSlope", "frozen_at", "initial_state_slope", "start_slopes"]
 
@@ -79,7 +79,7 @@ def start_slopes(frozen: FrozenNetwork) -> Tensor:
 
 def frozen_at(model: nn.Module, xs: Tensor, who: str, *, fixed: bool) -> tuple[SplineNetwork, FrozenNetwork, Tensor]:
     """The model, itself with the patterns of these inputs held, and its answers."""
-    network = network_of(model, who=who)
+    network = spline_network(model, who=who)
     if network.read == "every":
         raise SettingError(f"{who} expects a model that answers once, at the end; this one answers at every step.")
     features = network.features(xs, sample=False, who=who)

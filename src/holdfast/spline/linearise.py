@@ -12,7 +12,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from holdfast.spline.network import Read, network_of, walk
+from holdfast.spline.network import Read, spline_network, walk
 from holdfast.types import State
 
 __all__ = ["Linearisation", "linearise"]
@@ -57,7 +57,7 @@ def linearise(
         >>> local.jacobian.shape, local.start[0].shape
         (torch.Size([5, 7, 3]), torch.Size([5, 1, 5]))
     """
-    network = network_of(model, read, "linearise")
+    network = spline_network(model, read, "linearise")
     one = network.features(x, sample=True, who="linearise").detach()
     first = tuple(entry.detach() for entry in network.start(1, h_0, "linearise"))
     count = network.outputs * (len(one) if network.read == "every" else 1)

@@ -22,7 +22,7 @@ from holdfast.errors import DTypeError, SettingError, ShapeError
 from holdfast.layers import Recurrent
 from holdfast.types import State
 
-__all__ = ["SplineNetwork", "Walked", "network_of", "walk"]
+__all__ = ["SplineNetwork", "Walked", "spline_network", "walk"]
 
 Read = Literal["last", "every"]
 
@@ -39,7 +39,7 @@ class SplineNetwork:
 
     Example:
         >>> from holdfast import RNN
-        >>> network_of(RNN(3, 5, nonlinearity="relu")).outputs
+        >>> spline_network(RNN(3, 5, nonlinearity="relu")).outputs
         5
     """
 
@@ -142,7 +142,9 @@ def walk(network: SplineNetwork, xs: Tensor, start: State, lengths: Tensor | Non
         xs = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
 
-def network_of(model: nn.Module | SplineNetwork, read: Read | None = None, who: str = "network_of") -> SplineNetwork:
+def spline_network(
+    model: nn.Module | SplineNetwork, read: Read | None = None, who: str = "spline_network"
+) -> SplineNetwork:
     """Read a model as (1) to (3).
 
     Args:
@@ -153,7 +155,7 @@ def network_of(model: nn.Module | SplineNetwork, read: Read | None = None, who: 
 
     Example:
         >>> from holdfast import RNN
-        >>> network_of(RNN(3, 5, num_layers=2, nonlinearity="relu"), read="every").read
+        >>> spline_network(RNN(3, 5, num_layers=2, nonlinearity="relu"), read="every").read
         'every'
     """
     if read not in (None, "last", "every"):

@@ -51,8 +51,8 @@ def pattern_of(walked: Walked, form: StepForm, lengths: Tensor | None = None) ->
 
     Example:
         >>> from holdfast import RNN
-        >>> from holdfast.spline.network import network_of, walk
-        >>> network, xs = network_of(RNN(3, 5, nonlinearity="relu")), torch.randn(7, 2, 3)
+        >>> from holdfast.spline.network import spline_network, walk
+        >>> network, xs = spline_network(RNN(3, 5, nonlinearity="relu")), torch.randn(7, 2, 3)
         >>> (row,) = walk(network, xs, network.start(2, None, ""))
         >>> torch.equal(pattern_of(row, spline_form(row.cell)), row.hs > 0)
         True

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import SettingError, ShapeError
 from holdfast.spline.frozen import FrozenNetwork, freeze
-from holdfast.spline.network import Read, network_of, walk
+from holdfast.spline.network import Read, spline_network, walk
 
 __all__ = ["AffineOperator", "AffinePiece", "affine_piece"]
 
@@ -159,7 +159,7 @@ def affine_piece(
     """
     if form not in ("whole", "operator"):
         raise SettingError(f'affine_piece knows the forms "whole" and "operator"; got {form!r}.')
-    network = network_of(model, read, "affine_piece")
+    network = spline_network(model, read, "affine_piece")
     xs = network.features(x, sample=True, who="affine_piece")
     walked = list(walk(network, xs, network.start(1, h_0, "affine_piece")))
     frozen = freeze(network, walked, fixed=True)

@@ -33,7 +33,7 @@ from holdfast.stability.reach import Reach, gradient_reach
 from holdfast.stability.stable_lstm import stable_lstm
 from holdfast.stability.stack import Stack, stack_bounds
 from holdfast.stability.step import Region, Smoothness, StepBounds, state_norm, step_bounds
-from holdfast.stability.stream import Stream
+from holdfast.stability.stream import TruncatedStream
 from holdfast.stability.truncate import Truncated, truncate
 
 __all__ = [
@@ -48,8 +48,8 @@ __all__ = [
     "Smoothness",
     "Stack",
     "StepBounds",
-    "Stream",
     "Truncated",
+    "TruncatedStream",
     "certificate",
     "certified_cells",
     "contraction_rate",

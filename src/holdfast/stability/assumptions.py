@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from holdfast.errors import DTypeError, SettingError, ShapeError
-from holdfast.layers import Random, Recurrent
+from holdfast.layers import RandomStart, Recurrent
 from holdfast.linalg.norms import spectral_norm
 from holdfast.stability.stack import Stack
 from holdfast.stability.step import Region
@@ -58,7 +58,7 @@ def assumptions_of(
     kinks = "; ".join(dict.fromkeys(step.caveat for step in stack.layers if step.caveat))
     rest = max(step.rest for step in stack.layers)
     kind = layer.initial_state.kind
-    noisy = layer.training and (isinstance(kind, Random) or (layer.dropout > 0 and layer.num_layers > 1))
+    noisy = layer.training and (isinstance(kind, RandomStart) or (layer.dropout > 0 and layer.num_layers > 1))
     found = [
         Assumption("contractive", "holds" if stack.stable else "broken", f"λ = {rates}"),
         Assumption(

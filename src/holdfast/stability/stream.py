@@ -15,10 +15,10 @@ from torch import Tensor
 
 from holdfast.errors import SettingError
 
-__all__ = ["Stream"]
+__all__ = ["TruncatedStream"]
 
 
-class Stream:
+class TruncatedStream:
     """What ``Truncated.stream`` returns: call it with one input after another.
 
     Law: the outputs are those of the truncated model with stride 1 over the whole sequence.
@@ -38,7 +38,7 @@ class Stream:
 
     def __init__(self, truncated: Any, batch: int = 1):
         if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise SettingError(f"Stream expects batch to be a whole number of at least 1, got {batch!r}.")
+            raise SettingError(f"TruncatedStream expects batch to be a whole number of at least 1, got {batch!r}.")
         self.truncated, self.batch, self.k = truncated, batch, truncated.k
         self.reset()
 
@@ -53,9 +53,9 @@ class Stream:
     def __call__(self, x: Tensor) -> Tensor:
         """The output (batch, hidden) after the input (batch, input); (hidden,) after (input,) if batch is 1."""
         layer, rows = self.truncated.layer, x.unsqueeze(0) if x.dim() == 1 and self.batch == 1 else x
-        layer.cells[0].check_input(rows, (str(self.batch), "input_size"), "Stream")
+        layer.cells[0].check_input(rows, (str(self.batch), "input_size"), "TruncatedStream")
         if rows.shape[0] != self.batch:
-            raise SettingError(f"Stream was made for a batch of {self.batch}, got {rows.shape[0]} inputs.")
+            raise SettingError(f"TruncatedStream was made for a batch of {self.batch}, got {rows.shape[0]} inputs.")
         self.ring[self.seen % self.k] = rows  # (1)
         self.seen += 1
         window = self.ring[: self.seen] if self.seen < self.k else self.ring.roll(-(self.seen % self.k), 0)

@@ -141,10 +141,10 @@ class Truncated(nn.Module):
         return output, last[0] if len(last) == 1 else last
 
     def stream(self, batch: int = 1) -> Any:
-        """The same, one input at a time: see ``Stream``."""
-        from holdfast.stability.stream import Stream
+        """The same, one input at a time: see ``TruncatedStream``."""
+        from holdfast.stability.stream import TruncatedStream
 
-        return Stream(self, batch)
+        return TruncatedStream(self, batch)
 
     def _last_state(self, xs: Tensor) -> State:
         """Entries (layers, batch, size) after the window that ends with the sequence."""
