@@ -5,6 +5,8 @@ A message has three parts: what was expected and by whom, what was found, and wh
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "SettingError",
     "ShapeError",
     "StateDictError",
+    "one_of",
+    "positive_number",
     "positive_size",
 ]
 
@@ -198,3 +202,28 @@ def positive_size(who: str, name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise SettingError(f"{who} expects {name} to be a whole number of at least 1, got {value!r}.")
     return value
+
+
+def positive_number(who: str, name: str, value: Any) -> float:
+    """``value`` as a float if it is positive and finite; else an error in the name of ``who``.
+
+    Example:
+        >>> positive_number("SpectralBall", "radius", 0)
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: SpectralBall expects radius to be positive and finite, got 0.
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise SettingError(f"{who} expects {name} to be positive and finite, got {value}.")
+    return float(value)
+
+
+def one_of(who: str, name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raise in the name of ``who`` unless ``value`` is one of ``known``.
+
+    Example:
+        >>> one_of("kappa", "form", "print", ("exact", "published"))
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: kappa expects form to be one of exact, published, got 'print'.
+    """
+    if value not in (known := tuple(known)):
+        raise SettingError(f"{who} expects {name} to be one of {', '.join(map(str, known))}, got {value!r}.")

@@ -197,7 +197,7 @@ def test_bad_settings_are_named():
         RotationProduct(8, sublayers=0)
     with pytest.raises(SettingError, match="size to be a whole number of at least 1, got 0"):
         SkewExponential(0)
-    with pytest.raises(SettingError, match='"cayley", "henaff" or "identity", got \'zero\''):
+    with pytest.raises(SettingError, match="one of cayley, henaff, identity, got 'zero'"):
         SkewExponential(4, init="zero")
     with pytest.raises(SettingError, match="from 0 to 4, got 5"):
         ScaledCayley(4, negative_signs=5)

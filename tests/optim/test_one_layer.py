@@ -101,5 +101,5 @@ def test_a_step_of_path_sgd_is_the_same_with_and_without_it(monkeypatch):
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(SettingError, match=r"float32 or torch\.float64, got torch\.float16"):
+    with pytest.raises(SettingError, match=r"float32, torch\.float64, got torch\.float16"):
         kappa_first(Model(), 4, dtype=torch.float16)

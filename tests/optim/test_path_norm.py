@@ -220,7 +220,7 @@ def test_bad_settings_are_named():
     rnn = holdfast.RNN(2, 3, nonlinearity="relu")
     with pytest.raises(SettingError, match='expects outputs="last" or "every"'):
         path_norm_sq(rnn, 4)
-    with pytest.raises(SettingError, match='to be "last" or "every", got \'first\''):
+    with pytest.raises(SettingError, match="to be one of last, every, None, got 'first'"):
         path_norm_sq(rnn, 4, "first")
     with pytest.raises(SettingError, match="got outputs='every', but the model says last_only=True"):
         kappa_first(random_model(2, 3, 1), 4, "every")

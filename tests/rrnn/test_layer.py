@@ -123,7 +123,7 @@ def test_bad_settings_are_named():
         ({"operators": ["plus"]}, "add, mul, max"),
         ({"activations": []}, "sigmoid"),
         ({"rounds": 0}, "rounds"),
-        ({"choice": "best"}, '"hard" or "soft"'),
+        ({"choice": "best"}, "one of hard, soft"),
         ({"choice": "soft", "batch_norm": True}, "batch_norm"),
         ({"auxiliary": ["e9"]}, "e4"),
         ({"states": 2, "scorer": [4]}, "2 scorers"),

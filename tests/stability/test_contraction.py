@@ -239,7 +239,7 @@ def test_what_has_no_bound_is_refused_by_name():
         contraction_rate(holdfast.LSTMCell(2, 3, nonlinearity="relu"), 1.0)
     with pytest.raises(SettingError, match=r"input_bound expects a finite number"):
         contraction_rate(holdfast.LSTMCell(2, 3), -1.0)
-    with pytest.raises(SettingError, match=r'"l2" or "linf"'):
+    with pytest.raises(SettingError, match=r"input_norm to be one of l2, linf"):
         contraction_rate(holdfast.LSTMCell(2, 3), 1.0, input_norm="l1")
     with pytest.raises(ShapeError, match=r"at least 2 steps"):
         observed_contraction(holdfast.RNNCell(2, 3), torch.zeros(1, 2, 2))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.cells._base import Cell
-from holdfast.errors import SettingError
+from holdfast.errors import one_of
 from holdfast.types import Hidden, State, Weights
 
 __all__ = ["GRUCell"]
@@ -43,8 +43,7 @@ class GRUCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int, *, reset: str = "after", bias: bool = True):
         super().__init__(input_size, hidden_size)
-        if reset not in ("before", "after"):
-            raise SettingError(f'GRUCell expects reset to be "before" or "after" the matrix, got {reset!r}.')
+        one_of("GRUCell", "reset", reset, ("before", "after"))
         self.reset = reset
         self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(3 * hidden_size, hidden_size))

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from holdfast.errors import OutsideSetError, SettingError, ShapeError, positive_size
+from holdfast.errors import OutsideSetError, SettingError, ShapeError, one_of, positive_size
 from holdfast.linalg import givens
 from holdfast.linalg.norms import (
     is_orthogonal,
@@ -174,10 +174,7 @@ class _Skew(_Dense):
 
     def __init__(self, size: int, init: Start):
         super().__init__(size)
-        if init not in ("cayley", "henaff", "identity"):
-            raise SettingError(
-                f'{type(self).__name__} expects init to be "cayley", "henaff" or "identity", got {init!r}.'
-            )
+        one_of(type(self).__name__, "init", init, ("cayley", "henaff", "identity"))
         self.init: Start = init
         self.skew = nn.Parameter(torch.empty(size * (size - 1) // 2))
         self.reset_parameters()
@@ -355,8 +352,7 @@ def orthogonal(module: ModuleT, name: str = "weight_hh", map: str = "exp") -> Mo
         >>> is_orthogonal(rnn.weight_hh_l0)
         True
     """
-    if map not in _BOTH_WAYS:
-        raise SettingError(f"orthogonal expects map to be one of {', '.join(sorted(_BOTH_WAYS))}, got {map!r}.")
+    one_of("orthogonal", "map", map, sorted(_BOTH_WAYS))
     if parametrize.is_parametrized(module, name):
         raise SettingError(
             f"orthogonal expects a plain parameter, but {name} of {type(module).__name__} is parametrised already; "

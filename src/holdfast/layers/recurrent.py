@@ -13,7 +13,7 @@ from holdfast.cells import Cell
 from holdfast.cells._base import CheckedLoad
 from holdfast.engine import scan
 from holdfast.engine.scan import BACKENDS
-from holdfast.errors import DTypeError, SettingError, ShapeError, positive_size
+from holdfast.errors import DTypeError, SettingError, ShapeError, one_of, positive_size
 from holdfast.layers.initial_state import InitialState, RandomStart
 from holdfast.types import State
 
@@ -69,8 +69,7 @@ class Recurrent(CheckedLoad):
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
             raise SettingError(f"{who} expects dropout to be a probability, 0 to 1, got {dropout!r}.")
         self.batch_first, self.dropout, self.bidirectional = bool(batch_first), float(dropout), bool(bidirectional)
-        if backend not in BACKENDS:
-            raise SettingError(f"{who} knows the backends {', '.join(BACKENDS)}; got {backend!r}.")
+        one_of(who, "backend", backend, BACKENDS)
         self.backend = backend
         self._names = [f"l{layer}{way}" for layer in range(num_layers) for way in ("", "_reverse")[: self.directions]]
         for name, built in zip(self._names, self._build(who, cell, input_size, hidden_size), strict=True):

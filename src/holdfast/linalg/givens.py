@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import ShapeError, positive_size
 
 __all__ = [
     "default_sublayers",
@@ -110,9 +110,7 @@ def default_sublayers(size: int) -> int:
         >>> default_sublayers(128), default_sublayers(256)
         (14, 16)
     """
-    if size < 1:
-        raise SettingError(f"default_sublayers expects size of at least 1, got {size}.")
-    return 2 * (size - 1).bit_length()
+    return 2 * (positive_size("default_sublayers", "size", size) - 1).bit_length()
 
 
 def random_permutations(sublayers: int, size: int, generator: torch.Generator | None = None) -> Permutations:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import SettingError, ShapeError, one_of
 from holdfast.optim.pieces import Piece, Squares
 
 __all__ = ["PathNetwork", "Recurrence"]
@@ -141,8 +141,7 @@ class PathNetwork:
 
     def reads_every_step(self, who: str, outputs: str | None) -> bool:
         """Whether γ² sums over outputs at every step, by ``outputs`` and by ``last_only``."""
-        if outputs not in ("last", "every", None):
-            raise SettingError(f'{who} expects outputs to be "last" or "every", got {outputs!r}.')
+        one_of(who, "outputs", outputs, ("last", "every", None))
         if self.last_only is not None:
             own = "last" if self.last_only else "every"
             if outputs not in (own, None):

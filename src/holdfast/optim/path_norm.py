@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError, positive_size
+from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.optim.describe import path_network
 from holdfast.optim.network import PathNetwork
 from holdfast.optim.one_layer import one_layer_first
@@ -96,8 +96,7 @@ def kappa_first(
         9.0
     """
     network, every = _checked("kappa_first", model, steps, outputs)
-    if dtype not in (torch.float32, torch.float64):
-        raise SettingError(f"kappa_first expects dtype to be torch.float32 or torch.float64, got {dtype}.")
+    one_of("kappa_first", "dtype", dtype, (torch.float32, torch.float64))
 
     def compute(rate: float) -> Kappa:
         forward = forward_flows(network, steps, every, rate, to_the_end=False)
@@ -157,8 +156,7 @@ def kappa(
         >>> [kappa(rnn, 3, "last", form=form)[rnn.l0.weight_hh].item() for form in ("exact", "published")]  # 1 + 6p²
         [25.0, 17.0]
     """
-    if form not in ("exact", "published"):
-        raise SettingError(f"kappa expects form to be one of exact, published, got {form!r}.")
+    one_of("kappa", "form", form, ("exact", "published"))
     network, every = _checked("kappa", model, steps, outputs)
     _no_parameter_twice("kappa", network)
     weight = 2.0 if form == "exact" else 1.0  # the lost factor of Lemma 1

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError, StateDictError, positive_size
+from holdfast.errors import SettingError, StateDictError, one_of, positive_size
 from holdfast.optim.describe import path_network
 from holdfast.optim.network import PathNetwork
 from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq
@@ -80,8 +80,7 @@ class PathPreconditioner:
         if steps is None and self.network.layers:  # T = 1 has no paths through U: its κ is 0, and 1/κ anything
             raise SettingError("PathPreconditioner expects steps=T, the length of the sequences: κ depends on it.")
         self.network.reads_every_step("PathPreconditioner", outputs)
-        if form not in ("exact", "published"):
-            raise SettingError(f"PathPreconditioner expects form to be one of exact, published, got {form!r}.")
+        one_of("PathPreconditioner", "form", form, ("exact", "published"))
         if not 1e-30 <= floor < float("inf"):
             raise SettingError(f"PathPreconditioner expects a finite floor of at least 1e-30, got {floor!r}.")
         if match_sgd and relative:

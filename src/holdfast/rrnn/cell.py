@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.cells import Cell
-from holdfast.errors import SettingError, positive_size
+from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.rrnn.grow import candidates, grow
 from holdfast.rrnn.loss import TreeLoss
 from holdfast.rrnn.normalise import BirthNorm
@@ -159,8 +159,7 @@ class RRNNCell(TreeCell):
         self.names = tuple(names or (("h",) if count == 1 else [f"h{i + 1}" for i in range(count)]))
         if len(self.names) != count or count == 0:
             raise SettingError(f"RRNNCell expects a name for each of its {count} state vectors, got {self.names}.")
-        if choice not in ("hard", "soft"):
-            raise SettingError(f'RRNNCell expects choice to be "hard" or "soft", got {choice!r}.')
+        one_of("RRNNCell", "choice", choice, ("hard", "soft"))
         if batch_norm and choice == "soft":
             raise SettingError("RRNNCell normalises candidates of a hard choice only; leave batch_norm out.")
         self.choice, self.carry_pool = choice, carry_pool

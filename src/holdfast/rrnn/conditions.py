@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 from holdfast.rrnn.gru import RRNNGRUCell
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.rrnn.record import Grown
@@ -143,8 +143,7 @@ def gradient_conditions(
         >>> gradient_conditions(layer, torch.randn(3, 2, 4)).vanishing
         True
     """
-    if form not in ("exact", "published"):
-        raise SettingError(f'gradient_conditions knows the forms "exact" and "published"; got {form!r}.')
+    one_of("gradient_conditions", "form", form, ("exact", "published"))
     cells = model.tree_cells
     if len(cells) != 1 or len(cells[0].sets) != 1:
         raise SettingError(

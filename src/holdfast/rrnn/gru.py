@@ -24,7 +24,7 @@ from typing import Literal, Unpack
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError, positive_size
+from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.layers.named import LayerSettings
 from holdfast.rrnn.cell import TreeCell, Tuples
 from holdfast.rrnn.layer import TreeLayer
@@ -83,8 +83,7 @@ class RRNNGRUCell(TreeCell):
         loss: TreeLoss | None = None,
     ):
         super().__init__(input_size, hidden_size, loss)
-        if choice not in ("soft", "hard"):
-            raise SettingError(f'RRNNGRUCell expects choice to be "soft" or "hard", got {choice!r}.')
+        one_of("RRNNGRUCell", "choice", choice, ("soft", "hard"))
         if tuples < 2:
             raise SettingError(f"RRNNGRUCell expects at least 2 tuples, one for r and another for z; got {tuples}.")
         self.choice = choice

@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 from holdfast.rrnn.distance import tree_distances
 from holdfast.rrnn.record import Grown
 from holdfast.rrnn.target import Target, named_targets
@@ -58,8 +58,7 @@ class TreeLoss:
                 raise SettingError(f"TreeLoss expects {name} of at least 0, got {getattr(self, name)!r}.")
         if not self.threshold > 0:
             raise SettingError(f"TreeLoss expects a threshold above 0, got {self.threshold!r}.")
-        if self.forms not in ("min", "mean", "given"):
-            raise SettingError(f'TreeLoss expects forms to be "min", "mean" or "given", got {self.forms!r}.')
+        one_of("TreeLoss", "forms", self.forms, ("min", "mean", "given"))
 
     def targets(self, states: int) -> tuple[Target, ...]:
         """A target a state vector."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell
 from holdfast.engine import scan
-from holdfast.errors import DTypeError, SettingError, ShapeError
+from holdfast.errors import DTypeError, SettingError, ShapeError, one_of
 from holdfast.layers import Recurrent
 from holdfast.types import State
 
@@ -158,8 +158,7 @@ def spline_network(
         >>> spline_network(RNN(3, 5, num_layers=2, nonlinearity="relu"), read="every").read
         'every'
     """
-    if read not in (None, "last", "every"):
-        raise SettingError(f'{who} reads at the "last" step or at "every" one, got {read!r}.')
+    one_of(who, "read", read, ("last", "every", None))
     if isinstance(model, SplineNetwork):
         return model if read is None else dataclasses.replace(model, read=read)
     rnn: Any = getattr(model, "rnn", model)

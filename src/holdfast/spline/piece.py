@@ -15,7 +15,7 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import ShapeError, one_of
 from holdfast.spline.frozen import FrozenNetwork, freeze
 from holdfast.spline.network import Read, spline_network, walk
 
@@ -157,8 +157,7 @@ def affine_piece(
     References:
         Wang, Balestriero & Baraniuk (2019), A max-affine spline perspective of recurrent neural networks.
     """
-    if form not in ("whole", "operator"):
-        raise SettingError(f'affine_piece knows the forms "whole" and "operator"; got {form!r}.')
+    one_of("affine_piece", "form", form, ("whole", "operator"))
     network = spline_network(model, read, "affine_piece")
     xs = network.features(x, sample=True, who="affine_piece")
     walked = list(walk(network, xs, network.start(1, h_0, "affine_piece")))

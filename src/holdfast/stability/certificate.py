@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.cells import Cell
-from holdfast.errors import NoBoundError, SettingError, ShapeError
+from holdfast.errors import NoBoundError, SettingError, ShapeError, positive_number, positive_size
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import Assumption, assumptions_of, readout_lipschitz, shown
 from holdfast.stability.gaps import GapForm, gradient_gap, gradient_smoothness, trained_output_gap, weight_gap
@@ -91,11 +91,11 @@ class Certificate:
 
     def state_gap(self, k: int) -> float:
         """‖h_t - h_t^k‖ of the last layer, at most: Lemma 1."""
-        return self.stack.state_gap(_window("state_gap", k))[-1]
+        return self.stack.state_gap(positive_size("state_gap", "k", k))[-1]
 
     def output_gap(self, k: int) -> float:
         """‖y_t - y_t^k‖, at most: Proposition 1."""
-        return self.readout_lipschitz * self.stack.output_gap(_window("output_gap", k))
+        return self.readout_lipschitz * self.stack.output_gap(positive_size("output_gap", "k", k))
 
     def horizon(self, eps: float | None = None) -> int:
         """The least k with ``output_gap(k)`` ≤ ε: Proposition 1. An error that gives λ if there is none."""
@@ -106,7 +106,7 @@ class Certificate:
 
     def gradient_gap(self, k: int, form: GapForm = "exact") -> float:
         """‖∇_w p_T - ∇_w p_T^k‖, at most, w the weights of the one layer: Lemma 2."""
-        return gradient_gap(_window("gradient_gap", k), **self._training(), form=form)
+        return gradient_gap(k, **self._training(), form=form)
 
     @property
     def gradient_smoothness(self) -> float:
@@ -131,7 +131,7 @@ class Certificate:
         """‖y_T - y_T^k‖, at most, of two models trained as in ``weight_gap``: Theorem 1."""
         layer = self.stack.layers[-1]
         return trained_output_gap(
-            _window("trained_output_gap", k),
+            k,
             rate=layer.rate,
             state_bound=self.stack.radii[-1],
             weight_lipschitz=layer.smoothness.weights,
@@ -239,8 +239,7 @@ def certificate(
         True
     """
     layer = as_layer(model, "certificate")
-    if not (eps > 0 and math.isfinite(eps)):
-        raise SettingError(f"certificate expects eps to be positive and finite, got {eps}.")
+    positive_number("certificate", "eps", eps)
     bound, from_data = _input_bound(layer, input_bound, input_norm)
     stack = stack_bounds(model, bound, input_norm=input_norm, region=region)
     cell, last = layer.cells[-1], stack.layers[-1]
@@ -280,12 +279,6 @@ def _input_bound(layer: Recurrent, given: float | Tensor, norm: str) -> tuple[fl
         raise ShapeError(f"certificate expects data of shape (..., {layer.input_size}), got {tuple(given.shape)}.")
     order = 2.0 if norm == "l2" else math.inf
     return given.detach().double().norm(dim=-1, p=order).max().item(), True
-
-
-def _window(who: str, k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise SettingError(f"{who} expects k to be a whole number of at least 1, got {k!r}.")
-    return k
 
 
 def _finite(value: Any) -> Any:

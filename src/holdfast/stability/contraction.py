@@ -25,7 +25,7 @@ from torch import Tensor
 
 from holdfast.cells import Cell, GRUCell, LSTMCell, StepForm, step_form
 from holdfast.cells.form import cells_with_form
-from holdfast.errors import DTypeError, NoBoundError, SettingError
+from holdfast.errors import DTypeError, NoBoundError, SettingError, one_of
 from holdfast.stability.gated import Box, gru_step, lstm_step
 
 __all__ = ["certified_cells", "contraction_rate"]
@@ -111,8 +111,7 @@ def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:
 
 def check_input_bound(input_bound: float, input_norm: str) -> float:
     """The bound as a float, or an error: finite, not negative, in a norm that is known."""
-    if input_norm not in ("l2", "linf"):
-        raise SettingError(f'input_norm is "l2" or "linf", got {input_norm!r}.')
+    one_of("holdfast.stability", "input_norm", input_norm, ("l2", "linf"))
     if isinstance(input_bound, Tensor) or not (0 <= input_bound < math.inf):
         raise SettingError(f"input_bound expects a finite number of at least 0, the largest ‖x_t‖, got {input_bound}.")
     return float(input_bound)

@@ -27,7 +27,7 @@ from holdfast.cells import Cell, LSTMCell, StepForm, step_form
 from holdfast.cells.form import cells_with_form
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
-from holdfast.errors import NoBoundError, SettingError
+from holdfast.errors import NoBoundError, SettingError, one_of
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import check_input_bound, contraction_rate
 from holdfast.stability.step import Region
@@ -67,8 +67,7 @@ def project_(
         >>> contraction_rate(layer) <= 0.3
         True
     """
-    if method not in METHODS:
-        raise SettingError(f"project_ expects method to be one of {', '.join(METHODS)}, got {method!r}.")
+    one_of("project_", "method", method, METHODS)
     if (rate is None) == (region is None):
         raise SettingError(f"project_ expects a rate or a region, one of them, got rate={rate}, region={region}.")
     if rate is not None and not 0 < rate <= 1:

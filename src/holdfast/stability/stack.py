@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.cells import Cell
-from holdfast.errors import DTypeError, SettingError
+from holdfast.errors import DTypeError, SettingError, positive_number
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import contraction_rate
 from holdfast.stability.step import Region, StepBounds, state_norm, step_bounds
@@ -90,8 +90,7 @@ class Stack:
 
     def horizon(self, eps: float, readout: float = 1.0) -> int | None:
         """The least k of at least 1 with ``readout`` · output_gap(k) ≤ ε; None if no k is proved to do."""
-        if not (eps > 0 and math.isfinite(eps)):
-            raise SettingError(f"horizon expects eps to be positive and finite, got {eps}.")
+        positive_number("horizon", "eps", eps)
         if not math.isfinite(self.output_gap(1)):
             return None
         low, high = 0, 1  # the gap falls with k, since M r ≤ r

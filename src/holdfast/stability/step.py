@@ -44,7 +44,7 @@ from holdfast.stability.contraction import check_input_bound, contraction_rate, 
 from holdfast.stability.gated import Jet, gru_step, lstm_step
 from holdfast.types import State
 
-__all__ = ["Region", "Smoothness", "StepBounds", "norm_of", "state_norm", "step_bounds"]
+__all__ = ["Region", "Smoothness", "StepBounds", "norm_of", "state_norm", "step_bounds", "times"]
 
 
 @dataclass(frozen=True)
@@ -201,38 +201,38 @@ def _form_bounds(cell: Cell, form: StepForm, rate: float, B: float, start: float
     clip = 0 if trained is None else {"2alpha": 2, "alpha": 1, None: 0}[trained.clip]
     input_lipschitz = alpha * L * weight_norm if rate < math.inf else math.inf  # (2)
     cap = alpha * math.sqrt(n) * known.sup / (1 - beta) if beta < 1 else math.inf
-    R = min(cap, (rest + _times(input_lipschitz, B)) / (1 - rate) if rate < 1 else math.inf)  # (3)
+    R = min(cap, (rest + times(input_lipschitz, B)) / (1 - rate) if rate < 1 else math.inf)  # (3)
     R = max(R, start)
-    inside = _times(u, R) + _times(weight_norm, B) + bias_norm  # ‖z‖
-    size = min(math.sqrt(n) * known.sup, math.sqrt(n) * known.at_zero + _times(L, inside))  # A
+    inside = times(u, R) + times(weight_norm, B) + bias_norm  # ‖z‖
+    size = min(math.sqrt(n) * known.sup, math.sqrt(n) * known.at_zero + times(L, inside))  # A
     ones = float(has_bias)
-    rho_sq = _times(turn, turn, R, R) + B * B + ones
+    rho_sq = times(turn, turn, R, R) + B * B + ones
     mixed = math.sqrt(
-        (_times(alpha, L, turn) + _times(alpha, S, u, turn, R)) ** 2
-        + _times(_times(alpha, S, u) ** 2, B * B + ones)
-        + _times(alpha_1, L * u + clip) ** 2
+        (times(alpha, L, turn) + times(alpha, S, u, turn, R)) ** 2
+        + times(times(alpha, S, u) ** 2, B * B + ones)
+        + times(alpha_1, L * u + clip) ** 2
         + beta_1**2
     )  # (6)
     smoothness = Smoothness(
         weights=math.sqrt(
-            (alpha * L) ** 2 * rho_sq + _times(alpha_1, size + _times(clip, R)) ** 2 + _times(beta_1, R) ** 2
+            (alpha * L) ** 2 * rho_sq + times(alpha_1, size + times(clip, R)) ** 2 + times(beta_1, R) ** 2
         ),  # (4)
         ww=math.inf
         if clip
         else _largest_eigenvalue(
-            alpha * (_times(S, rho_sq) + _times(L, bend, R)),
-            _times(alpha_1, L, math.sqrt(rho_sq)),
-            _times(alpha_2, size),
-            _times(beta_2, R),
+            alpha * (times(S, rho_sq) + times(L, bend, R)),
+            times(alpha_1, L, math.sqrt(rho_sq)),
+            times(alpha_2, size),
+            times(beta_2, R),
         ),  # (7)
         wh=mixed,
         hw=math.inf if clip else mixed,
-        hh=_times(alpha, S, u, u),  # (5)
+        hh=times(alpha, S, u, u),  # (5)
     )
     out, direct, output_bound = 1.0, 0.0, R
     if form.weight_ho is not None:
         out, direct = _norm(form.weight_ho), 0.0 if form.weight_io is None else _norm(form.weight_io)
-        output_bound = _times(out, R) + _times(direct, B)
+        output_bound = times(out, R) + times(direct, B)
     return StepBounds(
         type(cell).__name__, "l2", rate, input_lipschitz, rest, R, out, direct, output_bound, smoothness,
         _caveat(form, turn, clip),
@@ -296,7 +296,7 @@ def _gated_bounds(
     )  # fmt: skip
 
 
-def _times(*factors: float) -> float:
+def times(*factors: float) -> float:
     """The product, 0 if a factor is: what is multiplied by nothing need not be bounded."""
     return 0.0 if 0.0 in factors else math.prod(factors)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, positive_size
 
 __all__ = ["TruncatedStream"]
 
@@ -37,9 +37,7 @@ class TruncatedStream:
     """
 
     def __init__(self, truncated: Any, batch: int = 1):
-        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
-            raise SettingError(f"TruncatedStream expects batch to be a whole number of at least 1, got {batch!r}.")
-        self.truncated, self.batch, self.k = truncated, batch, truncated.k
+        self.truncated, self.k, self.batch = truncated, truncated.k, positive_size("TruncatedStream", "batch", batch)
         self.reset()
 
     def reset(self) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell
 from holdfast.engine import scan
-from holdfast.errors import DTypeError, NoBoundError, SettingError
+from holdfast.errors import DTypeError, NoBoundError, SettingError, positive_number, positive_size
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import readout_lipschitz
 from holdfast.stability.certificate import no_horizon
@@ -72,8 +72,7 @@ def truncate(
     if (k is None) == (eps is None):
         raise SettingError(f"truncate expects k or eps, one of them, got k={k}, eps={eps}.")
     if eps is not None:
-        if not (eps > 0 and math.isfinite(eps)):
-            raise SettingError(f"truncate expects eps to be positive and finite, got {eps}.")
+        positive_number("truncate", "eps", eps)
         stack = stack_bounds(layer, input_bound, input_norm=input_norm)
         gain = readout_lipschitz(readout, stack.layers[-1].norm, layer.cells[-1].state_sizes[0])
         k = stack.horizon(eps, gain)
@@ -107,10 +106,8 @@ class Truncated(nn.Module):
         readout: nn.Linear | Tensor | float | None = None,
     ):
         super().__init__()
-        for name, value in (("k", k), ("stride", stride)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"truncate expects {name} to be a whole number of at least 1, got {value!r}.")
-        self.layer, self.k, self.stride = layer, k, stride
+        self.k, self.stride = positive_size("truncate", "k", k), positive_size("truncate", "stride", stride)
+        self.layer = layer
         self.input_bound, self.input_norm = input_bound, input_norm
         # In a tuple and a list, modules are held without being ours: their weights are counted where they belong.
         self._read, self._driven = (readout,), [Driven(layer.cells[0])]
