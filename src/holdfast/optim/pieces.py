@@ -66,7 +66,12 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Piece(abc.ABC):
-    """One feed-forward piece: (1), (2) and (3), for flows of one sample, (features) or (channels, ...)."""
+    """One feed-forward piece: (1), (2) and (3), for flows of one sample, (features) or (channels, ...).
+
+    Example:
+        >>> issubclass(Dense, Piece), Dense(torch.tensor([[1.0, -2.0]])).forward(torch.ones(2), 1.0, Squares()).item()
+        (True, 5.0)
+    """
 
     @property
     @abc.abstractmethod

@@ -36,8 +36,13 @@ class Trace:
 
     Args:
         output, h_n: as the layer returns them.
-        records: one a cell, in the order of ``layer.cells``.
-        steps: one a cell: what it noted, a step an entry, with gradients where they were on.
+        records: one per cell, in the order of ``layer.cells``.
+        steps: one entry per cell: what it grew at every step, with gradients if they were enabled.
+
+    Example:
+        >>> trace = RRNN(4, 4, rounds=2).trace(torch.randn(5, 3, 4))
+        >>> trace.output.shape, len(trace.records), len(trace.steps[0])
+        (torch.Size([5, 3, 4]), 1, 5)
     """
 
     output: Tensor

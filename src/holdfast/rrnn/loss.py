@@ -139,8 +139,15 @@ def target_distance(
     Args:
         steps: what a cell noted.
         names: the names of its leaves.
-        targets: one a state vector.
+        targets: one per state vector.
         forms: as in ``TreeLoss``.
+
+    Example:
+        >>> from holdfast.rrnn import RRNN, gru_target
+        >>> layer = RRNN(4, 4, rounds=8)
+        >>> (steps,) = layer.trace(torch.randn(5, 3, 4)).steps
+        >>> target_distance(steps, layer.cells[0].leaf_names, [gru_target()]).shape
+        torch.Size([5, 3])
     """
     total = torch.zeros(())
     for state, target in enumerate(targets):

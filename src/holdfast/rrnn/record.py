@@ -32,7 +32,14 @@ class Grown:
         choices: (rounds, batch, 5), as in ``Found``.
         vectors: (rounds, batch, p).
         best, second: (rounds, batch): the scores of the chosen and of the runner-up, -inf where there is none; None
-            where nobody asked for them.
+            if they were not asked for.
+
+    Example:
+        >>> from holdfast.rrnn import RRNNCell
+        >>> cell = RRNNCell(4, 4, rounds=2)
+        >>> _, (grown,) = cell.grown_step(torch.randn(3, 4), cell.initial_state(3), cell.weights(), scores=True)
+        >>> grown.vectors.shape, (grown.best >= grown.second).all()
+        (torch.Size([2, 3, 4]), tensor(True))
     """
 
     leaves: Tensor

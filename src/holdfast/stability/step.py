@@ -175,7 +175,14 @@ def norm_of(cell: Cell) -> str:
 
 
 def state_norm(cell: Cell, state: State) -> Tensor:
-    """The norm of each sample's state, entries (batch, size) to (batch,), without an output that is not fed back."""
+    """The norm of each sample's state, entries (batch, size) to (batch,), without an output that is not fed back.
+
+    Example:
+        >>> from holdfast import LSTMCell, RNNCell
+        >>> h, c = torch.tensor([[3.0, 4.0]]), torch.tensor([[-6.0, 0.0]])
+        >>> state_norm(RNNCell(1, 2), (h,)), state_norm(LSTMCell(1, 2), (h, c))  # Euclidean, and the largest entry
+        (tensor([5.]), tensor([6.]))
+    """
     entries = state[-1:] if isinstance(cell, LinearCell) else state
     if norm_of(cell) == "linf":
         return torch.stack([entry.abs().amax(dim=1) for entry in entries]).amax(dim=0)
