@@ -72,15 +72,15 @@ SHAPES = {
     "lengths below zero": (lambda: scan(RNNCell(3, 4), xs, lengths=torch.tensor([5, -1])), ["5 steps", "-1 to 5"]),
     "packing that grows": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(5, 3), torch.tensor([2, 3]))),
-        ["[2, 3]", "5 rows", "enforce_sorted=False"],
+        ["[2, 3]", "add up to 5", "enforce_sorted=False"],
     ),
     "packing that does not add up": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(5, 3), torch.tensor([3, 1]))),
-        ["[3, 1]", "5 rows"],
+        ["[3, 1]", "add up to 5"],
     ),
     "packing with an empty step": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(2, 3), torch.tensor([2, 0]))),
-        ["[2, 0]", "2 rows"],
+        ["[2, 0]", "add up to 2"],
     ),
 }
 

@@ -22,7 +22,7 @@ def model_of(rnn):
 
 
 REFUSED = {
-    "tanh": (lambda: holdfast.RNN(2, 3), r"RNNCell with nonlinearity tanh\. Path norms are those of ReLU networks"),
+    "tanh": (lambda: holdfast.RNN(2, 3), r"RNNCell with nonlinearity tanh\. Path norms are for ReLU networks"),
     "torch tanh": (lambda: nn.RNN(2, 3), r"torch.nn.RNN of mode RNN_TANH.*any_nonlinearity=True"),
     "LSTM": (lambda: holdfast.LSTM(2, 3), r"LSTMCell with gates.*any_nonlinearity=True"),
     "GRU": (lambda: holdfast.GRU(2, 3), r"GRUCell with gates"),
@@ -100,7 +100,7 @@ def test_both_kinds_of_layers_have_the_same_paths():
     [
         (
             nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)),
-            "pieces_of got Tanh. Path norms are those of ReLU",
+            "pieces_of got Tanh. Path norms are for ReLU",
         ),
         (nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), "does not know the paths through a BatchNorm1d; it knows"),
         (nn.Embedding(5, 2, max_norm=1.0), "without max_norm"),

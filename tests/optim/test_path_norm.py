@@ -222,7 +222,7 @@ def test_bad_settings_are_named():
         path_norm_sq(rnn, 4)
     with pytest.raises(SettingError, match="to be one of last, every, None, got 'first'"):
         path_norm_sq(rnn, 4, "first")
-    with pytest.raises(SettingError, match="got outputs='every', but the model says last_only=True"):
+    with pytest.raises(SettingError, match="expects outputs='last', since the model has last_only=True, got 'every'"):
         kappa_first(random_model(2, 3, 1), 4, "every")
     with pytest.raises(SettingError, match="steps to be a whole number of at least 1, got 0"):
         path_norm_sq(rnn, 0, "last")

@@ -253,7 +253,7 @@ def test_a_relative_step_is_as_long_as_lr_times_the_path_norm(scale):
     before = parameters(model)
     optimiser.step()
     assert all(map(torch.equal, parameters(model), before))
-    with pytest.raises(SettingError, match="match_sgd or relative, not both"):
+    with pytest.raises(SettingError, match="match_sgd or relative, got both"):
         PathSGD(model.parameters(), model, steps=STEPS, relative=True, match_sgd=True)
 
 
@@ -261,7 +261,7 @@ def test_a_recurrent_network_must_say_how_long_its_sequences_are():
     """At T = 1 no path meets U: its κ would be 0, and its step anything. A feed-forward network has no length."""
     model, _ = model_and_data()
     for build in (PathSGD, PathAdam):
-        with pytest.raises(SettingError, match="expects steps=T, the length of the sequences"):
+        with pytest.raises(SettingError, match="expects steps, the length of the sequences"):
             build(model.parameters(), model, lr=0.1)
     feed_forward = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     assert PathSGD(feed_forward.parameters(), feed_forward, lr=0.1).preconditioner.steps == 1

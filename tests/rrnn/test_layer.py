@@ -335,13 +335,13 @@ def test_a_layer_at_the_lstm_is_at_no_distance_from_it():
 
 
 def test_parts_are_asked_for_after_a_training_call_with_weights():
-    with pytest.raises(SettingError, match="without loss"):
+    with pytest.raises(SettingError, match="expects a loss"):
         RRNN(4, 4, rounds=1).loss_parts()
     assert RRNN(4, 4, rounds=1).penalty() is None
-    with pytest.raises(SettingError, match="after a call in training"):
+    with pytest.raises(SettingError, match="a call in training mode with gradients"):
         RRNN(4, 4, rounds=1, loss=TreeLoss(tree=1.0)).penalty()
     for settings, words in (({"tree": -1.0}, "tree"), ({"threshold": 0.0}, "threshold"), ({"forms": "all"}, "given")):
         with pytest.raises(SettingError, match=words):
             TreeLoss(**settings)
-    with pytest.raises(SettingError, match="has 2 state vectors"):
+    with pytest.raises(SettingError, match="expects 2 state vectors"):
         TreeLoss(target="lstm").targets(1)

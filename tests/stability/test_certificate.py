@@ -123,7 +123,7 @@ def test_what_cannot_be_certified_is_refused_with_the_reason():
     layer = project_(holdfast.RNN(2, 4), rate=0.9)
     with pytest.raises(NoBoundError, match=r"RNN\(2, 4\) is not certified as stable: λ = 1 ≥ 1.*project_"):
         certificate(holdfast.RNN(2, 4, init="identity"), 1.0).horizon()
-    with pytest.raises(SettingError, match=r"depends on the loss: give loss_lipschitz"):
+    with pytest.raises(SettingError, match=r"depend on the loss: give loss_lipschitz"):
         certificate(layer, 1.0).gradient_gap(3)
     with pytest.raises(SettingError, match=r"region=Region\("):
         certificate(layer, 1.0, loss_lipschitz=1.0, loss_smoothness=1.0).weight_gap(3, 10, 0.1)

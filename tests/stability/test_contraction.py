@@ -228,12 +228,12 @@ def test_what_has_no_bound_is_refused_by_name():
         contraction_rate(OwnCell(3, 3))
     assert {"RNNCell", "LinearCell", "SGORNNCell", "VPRNNCell", "LSTMCell"} <= set(certified_cells())
     with pytest.raises(
-        DTypeError, match=r"holdfast cell or layer, got RNN; for a torch.nn layer use holdfast.from_torch"
+        DTypeError, match=r"holdfast cell or layer, got RNN; convert a torch.nn layer with holdfast.from_torch"
     ):
         contraction_rate(torch.nn.RNN(2, 3))
     with pytest.raises(SettingError, match=r"bidirectional"):
         contraction_rate(holdfast.RNN(2, 3, bidirectional=True))
-    with pytest.raises(SettingError, match=r"LSTMCell contracts only as far.*give input_bound"):
+    with pytest.raises(SettingError, match=r"LSTMCell contracts only while.*give input_bound"):
         contraction_rate(holdfast.LSTM(2, 3))
     with pytest.raises(NoBoundError, match=r"LSTMCell is certified with tanh.*this one has relu"):
         contraction_rate(holdfast.LSTMCell(2, 3, nonlinearity="relu"), 1.0)

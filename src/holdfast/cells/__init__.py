@@ -1,4 +1,4 @@
-"""The definition of each recurrence, one model a file; each reads as its equations do."""
+"""The definition of each recurrence, one model per file, and ``step_form``: what many of them have in common."""
 
 from holdfast.cells._base import Cell
 from holdfast.cells.elman import RNNCell

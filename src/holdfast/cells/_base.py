@@ -1,4 +1,4 @@
-"""What every cell is: an equation in three parts, and nothing about time or speed."""
+"""The base of all cells: an equation in three parts, without anything about time or speed."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _check_state_dict(module: nn.Module, state_dict: Mapping[str, Any], prefix: 
 class Cell(CheckedLoad, abc.ABC):
     """One step of a recurrence. A new cell sets its two sizes and fills in ``drive``, ``weights`` and ``step``.
 
-    ``scan`` runs a cell over time, ``Recurrent`` makes a layer of it; neither needs more than these three. The state
-    is a tuple of tensors of shape (batch, size), its first entry the output. ``step`` is a pure function: whatever
-    it reads comes through its arguments, so that a scan may be compiled.
+    ``scan`` runs a cell over time and ``Recurrent`` makes a layer of it; both need only these three. The state
+    is a tuple of tensors of shape (batch, size), its first entry the output. ``step`` is a pure function: all that it
+    reads comes through its arguments, so that a scan can be compiled.
 
     Example:
         >>> class LeakyCell(Cell):
@@ -96,18 +96,18 @@ class Cell(CheckedLoad, abc.ABC):
 
     @abc.abstractmethod
     def drive(self, x: Tensor) -> Tensor:
-        """What a step needs of the input alone, (..., input) to (..., drive), for all steps in one product."""
+        """The part of a step that needs the input alone, (..., input) to (..., drive), for all steps in one product."""
 
     @abc.abstractmethod
     def weights(self) -> Weights:
-        """What a step reads besides its input and state: constrained weights, built once a sequence."""
+        """What a step reads besides its input and state: constrained weights, built once per sequence."""
 
     @abc.abstractmethod
     def step(self, drive: Tensor, state: State, weights: Weights) -> State:
         """The paper's lines: a pure function of its arguments."""
 
     def initial_state(self, batch: int) -> State:
-        """Zeros, one tensor (batch, size) an entry of the state."""
+        """Zeros: one tensor (batch, size) per entry of the state."""
         like = self.example_weight()
         return tuple(torch.zeros(batch, size, dtype=like.dtype, device=like.device) for size in self.state_sizes)
 

@@ -30,7 +30,7 @@ class RNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: φ, by name ("tanh", "relu", ...) or any elementwise callable.
-        bias: whether b is there.
+        bias: whether to add b.
         init: the start of the weights, "uniform", "identity" (IRNN) or "np".
 
     Example:

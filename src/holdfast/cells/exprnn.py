@@ -36,7 +36,7 @@ class ExpRNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: "modrelu" as printed, or φ by name or any elementwise callable.
-        bias: whether b is there; modrelu needs it.
+        bias: whether to add b; modrelu needs it.
         init: the start of A, "cayley", "henaff" or "identity".
 
     Example:

@@ -25,7 +25,7 @@ class FastRNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: φ, by name or any elementwise callable. Bounds on the gradient need it to be 1-Lipschitz.
-        bias: whether b is there.
+        bias: whether to add b.
         gates: where α and β start and how they are clipped; default: logits -3 and 3, no clip.
 
     Example:

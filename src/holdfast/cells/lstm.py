@@ -29,7 +29,7 @@ class LSTMCell(Cell):
     Args:
         input_size, hidden_size: features of ``x``, and of ``h`` and ``c``.
         nonlinearity: φ in (2) and (4), by name or any elementwise callable.
-        bias: whether b is there.
+        bias: whether to add b.
 
     Example:
         >>> h, c = LSTMCell(3, 5)(torch.zeros(2, 3))

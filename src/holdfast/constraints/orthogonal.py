@@ -59,8 +59,8 @@ Start = Literal["cayley", "henaff", "identity"]
 class OrthogonalMap(nn.Module, ABC):
     """From free parameters to an orthogonal matrix U of ``size``.
 
-    ``weights()`` builds what a sequence needs once; ``transform(h, weights)`` is pure and is what a cell's step calls
-    (``apply`` is taken: it is ``nn.Module``'s). Calling the map does both.
+    ``weights()`` builds, once per sequence, what ``transform`` reads; ``transform(h, weights)`` is pure and called in a
+    cell's step (``apply`` would be ``nn.Module``'s). Calling the map does both.
 
     Law: U is orthogonal for all parameters, ``contains(matrix())``, and ``transform(h, weights())`` is U h row by row.
 
@@ -95,7 +95,7 @@ class OrthogonalMap(nn.Module, ABC):
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Redraw the parameters."""
 
     def forward(self, h: Rows) -> Rows:
         return self.transform(h, self.weights())
@@ -108,7 +108,7 @@ class RotationProduct(OrthogonalMap):
     """(1): k sublayers, each a fixed permutation and then size/2 plane rotations. VPRNN's map, S3 (2).
 
     It costs less than a dense product and has k size/2 parameters, so it reaches a surface inside the orthogonal
-    matrices; ``contains`` tests for the half of them that surface lies in.
+    matrices; ``contains`` tests for the sign of the determinant only.
 
     Law: UᵀU = I for all angles; det U is the product of the permutations' signs.
 
@@ -138,7 +138,7 @@ class RotationProduct(OrthogonalMap):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the angles from ±0.05; the permutations stay."""
+        """Redraw the angles from ±0.05 and keep the permutations."""
         nn.init.uniform_(self.angles, -0.05, 0.05)
 
     def weights(self) -> Weights:
@@ -225,7 +225,7 @@ class SkewExponential(_Skew):
 class ScaledCayley(_Skew):
     """(3): the Cayley transform of a skew matrix, its columns then multiplied by fixed signs. scoRNN's map.
 
-    Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and reached is every such U for which UD
+    Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and every such U is reached for which UD
     has no eigenvalue -1.
 
     Args:
@@ -261,10 +261,10 @@ class ScaledCayley(_Skew):
 
 
 class HouseholderProduct(_Dense):
-    """(4): a product of reflections, one row of ``reflectors`` each; the last row meets a vector first.
+    """(4): a product of reflections, one per row of ``reflectors``; the last row is applied first.
 
-    Law: U is orthogonal for all parameters, and reached is every orthogonal U with rank(I - U) ≤ reflections: all of
-    them if reflections = size. A row of zeros stands for the identity and stays where it is.
+    Law: U is orthogonal for all parameters, and every orthogonal U with rank(I - U) ≤ reflections is reached: all of
+    them if reflections = size. A row of zeros is the identity and has no gradient.
 
     Args:
         reflections: m, size unless given.
@@ -370,7 +370,9 @@ def orthogonal(module: ModuleT, name: str = "weight_hh", map: str = "exp") -> Mo
             f"and type {weight.dtype}."
         )
     if not weight.isfinite().all():
-        raise OutsideSetError(f"{name} has entries that are not finite; initialise it first.")
+        raise OutsideSetError(
+            f"orthogonal expects finite entries, but {name} has non-finite ones; initialise it first."
+        )
     constraint, before = _Constraint(name, map, weight), weight.detach().clone()
     nearest = nearest_rotation if map == "exp" else nearest_orthogonal
     with torch.no_grad():

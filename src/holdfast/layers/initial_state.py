@@ -1,6 +1,6 @@
-"""Where a layer starts when no ``h_0`` is given: at zero, at a learned state, or at random.
+"""The start of a layer if no ``h_0`` is given: zero, a learned state, or random.
 
-    h_0 ~ N(0, σ² I), drawn anew for every sequence in training; zero in evaluation   (random)
+    h_0 ~ N(0, σ² I), drawn for every sequence in training; zero in evaluation   (random)
 
 Random starts regularise the slope of the output in h_0. Source: S5, §4, Theorem 3. Symbols: docs/notation.md.
 """
@@ -21,7 +21,7 @@ __all__ = ["InitialState", "RandomStart"]
 
 @dataclasses.dataclass(frozen=True)
 class RandomStart:
-    """Start at Gaussian noise of standard deviation ``std`` in training, at zero in evaluation.
+    """Start from Gaussian noise of standard deviation ``std`` in training, from zero in evaluation.
 
     Example:
         >>> from holdfast import RNN
@@ -55,7 +55,9 @@ class InitialState(nn.Module):
     def __init__(self, rows: int, sizes: tuple[int, ...], kind: str | RandomStart):
         super().__init__()
         if kind not in ("zeros", "learned") and not isinstance(kind, RandomStart):
-            raise SettingError(f'initial_state is "zeros", "learned" or holdfast.RandomStart(std), got {kind!r}.')
+            raise SettingError(
+                f'initial_state is expected to be "zeros", "learned" or holdfast.RandomStart(std), got {kind!r}.'
+            )
         self.rows, self.sizes, self.kind = rows, sizes, kind
         learned = [nn.Parameter(torch.zeros(rows, size)) for size in sizes] if kind == "learned" else []
         self.values = nn.ParameterList(learned)

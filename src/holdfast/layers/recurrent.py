@@ -29,16 +29,16 @@ class Recurrent(CheckedLoad):
     Args:
         cell: a ready ``Cell`` (one layer, one direction), or a factory ``(input_size, hidden_size) -> Cell``: a cell
             class, or ``functools.partial`` of one.
-        input_size, hidden_size: what the factory is called with; left out for a ready cell.
+        input_size, hidden_size: arguments of the factory; leave them out for a ready cell.
         num_layers, batch_first, dropout, bidirectional, device, dtype: as in ``torch.nn.RNN``.
-        initial_state: where to start when no ``h_0`` is given: "zeros", "learned", or ``RandomStart(std)``.
+        initial_state: the start if no ``h_0`` is given: "zeros", "learned", or ``RandomStart(std)``.
         backend: as in ``holdfast.scan``.
 
     Shape:
         input (time, batch, input), (batch, time, input) with ``batch_first``, (time, input), or a ``PackedSequence``;
         ``h_0`` (layers · directions, batch, hidden), a tuple of such tensors if the cell's state has several entries.
-        Returns ``output, h_n`` of the same kinds. With ``need_output=False`` in the call, ``None`` comes in place of
-        the output and, without gradients, memory does not grow with time.
+        Returns ``output, h_n`` of the same kinds. With ``need_output=False`` in the call, ``None`` is returned
+        instead of the output and, without gradients, memory does not grow with time.
 
     Example:
         >>> from holdfast import FastRNNCell
@@ -83,8 +83,8 @@ class Recurrent(CheckedLoad):
         if isinstance(cell, Cell):
             if len(self._names) > 1 or input_size is not None or hidden_size is not None:
                 raise SettingError(
-                    f"{who} got a ready {type(cell).__name__}, which has its sizes and serves one layer in one "
-                    "direction; for more, give a factory: Recurrent(CellClass, input_size, hidden_size, num_layers)."
+                    f"{who} expects a ready cell alone, for one layer in one direction, got {type(cell).__name__} and "
+                    "more; give a factory: Recurrent(CellClass, input_size, hidden_size, num_layers)."
                 )
             return [cell]
         if not callable(cell) or input_size is None or hidden_size is None:
@@ -97,7 +97,9 @@ class Recurrent(CheckedLoad):
             width = input_size if index < self.directions else self.directions * cells[0].state_sizes[0]
             cells.append(cell(width, hidden_size))
             if not isinstance(cells[-1], Cell):
-                raise DTypeError(f"{who}'s factory must return a holdfast.Cell, got {type(cells[-1]).__name__}.")
+                raise DTypeError(
+                    f"{who} expects its factory to return a holdfast.Cell, got {type(cells[-1]).__name__}."
+                )
         return cells
 
     @property
@@ -110,7 +112,7 @@ class Recurrent(CheckedLoad):
         return [getattr(self, name) for name in self._names]
 
     def reset_parameters(self) -> None:
-        """Draw everything anew: the cells, their orthogonal maps and gates, and a learned start."""
+        """Reset everything: the cells, their orthogonal maps and gates, and a learned start."""
         for module in self.modules():
             if module is not self and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
@@ -145,8 +147,8 @@ class Recurrent(CheckedLoad):
         sizes = packed.batch_sizes
         if len(sizes) == 0 or sizes.min() < 1 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
             raise ShapeError(
-                f"{type(self).__name__} got a PackedSequence whose batch_sizes {sizes.tolist()} grow, vanish or do not "
-                f"add up to its {len(packed.data)} rows; make it with pack_padded_sequence(..., enforce_sorted=False)."
+                f"{type(self).__name__} expects a PackedSequence whose batch_sizes are positive, do not grow and add "
+                f"up to {len(packed.data)}, got {sizes.tolist()}; use pack_padded_sequence(..., enforce_sorted=False)."
             )
         xs, lengths = pad_packed_sequence(PackedSequence(packed.data, sizes))
         self.cells[0].check_input(xs, ("time", "batch", "input_size"), type(self).__name__)

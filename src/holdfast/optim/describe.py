@@ -1,4 +1,4 @@
-"""From modules to paths: ``path_network`` reads a model, or says why it has no path norm."""
+"""From modules to paths: ``path_network`` reads a model, or raises an error that says why it has no path norm."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 POOLINGS = {(nn.MaxPool1d, nn.AvgPool1d): 1, (nn.MaxPool2d, nn.AvgPool2d): 2, (nn.MaxPool3d, nn.AvgPool3d): 3}
 KNOWN = "Linear, Embedding, Conv, MaxPool, AvgPool, Flatten, ReLU, LeakyReLU, Dropout and Sequential of these"
 FLAG = (
-    "Path norms are those of ReLU networks: rescaling a unit leaves the function as it is only if φ(αz) = αφ(z). "
-    "path_network(model, any_nonlinearity=True) counts paths as if it were ReLU, without that promise."
+    "Path norms are for ReLU networks: rescaling a unit keeps the function only if φ(αz) = αφ(z). "
+    "path_network(model, any_nonlinearity=True) counts paths as if it were ReLU, without this guarantee."
 )
 
 
@@ -41,14 +41,14 @@ def path_network(
 
     Known are: ``nn.Sequential`` and other feed-forward modules, a recurrent layer by itself, and any module with the
     attributes ``rnn`` and ``readout``, and perhaps ``embedding`` and ``last_only``, where ``rnn`` is a ``holdfast.RNN``
-    or ``torch.nn.RNN`` and the others are feed-forward (``None`` and ``nn.Identity`` are nothing). Dropout counts for
-    nothing: the paths are those of the whole network.
+    or ``torch.nn.RNN`` and the others are feed-forward (``None`` and ``nn.Identity`` are nothing). Dropout is
+    ignored: the paths are those of the whole network.
 
     Args:
-        model: the module; a ``PathNetwork`` is handed back.
+        model: the module; a ``PathNetwork`` is returned as it is.
         input_shape: of one sample, for convolutions: (channels, height, width).
         any_nonlinearity: count paths as if every nonlinearity were ReLU. An LSTM or GRU is then a recurrence with
-            several edges side by side, one a gate. The theorems say nothing of such a network.
+            several edges side by side, one per gate. The theorems do not cover such a network.
 
     Example:
         >>> from holdfast import RNN
@@ -139,7 +139,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
     """A feed-forward module as pieces: ``nn.Sequential`` of linear, convolutional, pooling and ReLU layers.
 
     Args:
-        module: ``None`` and ``nn.Identity`` are no piece at all.
+        module: ``None`` and ``nn.Identity`` have no pieces.
         any_nonlinearity: whether other elementwise nonlinearities than ReLU count as if they were ReLU.
 
     Example:
@@ -174,7 +174,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
             return ()
         raise SettingError(f"pieces_of got {name}. {FLAG}")
     raise SettingError(
-        f"pieces_of does not know the paths through a {name}; it knows {KNOWN}. A model of your own is described by "
+        f"pieces_of does not know the paths through a {name}; it knows {KNOWN}. Describe a model of your own with "
         "holdfast.optim.PathNetwork."
     )
 
@@ -212,6 +212,6 @@ def _tuple(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
 
 def _parametrized(name: str) -> str:
     return (
-        f"{name} has a weight that is computed from other parameters; those are no weights of edges and have no κ. "
+        f"{name} has a weight that is computed from other parameters; those are not weights of edges and have no κ. "
         "Remove the parametrization, or train the layer with another optimiser."
     )

@@ -28,7 +28,7 @@ class Recurrence:
     Args:
         weight_ih: W, (hidden, input).
         weight_hh: U, (hidden, hidden). With several gates the rows of all of them, (gates · hidden, hidden): their
-            edges run side by side.
+            edges are parallel.
         biases: each (hidden) or (gates · hidden); ``torch.nn.RNN`` has two.
         initial, row: a learned h_0 is row ``row`` of ``initial``, (rows, hidden).
 
@@ -127,7 +127,7 @@ class PathNetwork:
         return torch.ones((), dtype=torch.float64, device=next(self.edges()).device).expand(shape)
 
     def edges(self) -> Iterator[Tensor]:
-        """Every tensor of weights, as often as it has a place in the network."""
+        """Every tensor of weights, once for each place that uses it."""
         for piece in self.encoder:
             yield from (tensor for tensor in piece.tensors if tensor is not None)
         for layer in self.layers:
@@ -145,7 +145,9 @@ class PathNetwork:
         if self.last_only is not None:
             own = "last" if self.last_only else "every"
             if outputs not in (own, None):
-                raise SettingError(f"{who} got outputs={outputs!r}, but the model says last_only={self.last_only}.")
+                raise SettingError(
+                    f"{who} expects outputs={own!r}, since the model has last_only={self.last_only}, got {outputs!r}."
+                )
             return not self.last_only
         if outputs is None and self.layers:
             raise SettingError(f'{who} expects outputs="last" or "every": the steps at which the model is read.')

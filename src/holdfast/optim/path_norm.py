@@ -7,7 +7,7 @@
     κ_i = κ⁽¹⁾_i + κ⁽²⁾_i                                                                    (5) "published", Lemma 1
 
 E_i are the edges that share parameter i: the steps of time, and any other place where the model uses the same tensor. A
-path that meets p_i n times contributes c p_i^(2n), of half second derivative n(2n-1) = n + 2·n(n-1): (4). Lemma 1 loses
+path that uses p_i n times contributes c p_i^(2n), of half second derivative n(2n-1) = n + 2·n(n-1): (4). Lemma 1 loses
 the 2. Both forms are right for Theorem 2. Source: S2, §4, Appendix A. Derivations: docs/theory/s2-path-norm.md.
 """
 
@@ -44,7 +44,7 @@ Form = Literal["exact", "published"]
 """How κ⁽¹⁾ and κ⁽²⁾ are added up."""
 
 Kappa = dict[Tensor, Tensor]
-"""One κ of the parameter's shape for each parameter, which is the key itself; float64 unless asked for otherwise."""
+"""One κ of the parameter's shape for each parameter, which is the key itself; float64 by default."""
 
 
 def path_norm_sq(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
@@ -56,7 +56,7 @@ def path_norm_sq(model: nn.Module | PathNetwork, steps: int = 1, outputs: Output
     Args:
         model: what ``path_network`` can read, or a ``PathNetwork``.
         steps: T, the length of the sequences.
-        outputs: the output nodes: "last" or "every" step. A model with ``last_only`` says so itself.
+        outputs: the output nodes: "last" or "every" step. Not needed for a model with ``last_only``.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
@@ -85,8 +85,8 @@ def kappa_first(
     Law: κ⁽¹⁾_i ≥ 0 and finite; multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i by β_v/β_u.
 
     Args: as in ``path_norm_sq``, and
-        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time; where
-            float32 has not the range, and for other networks, κ comes in float64 all the same.
+        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time. If
+            the range of float32 is too small, and for other networks, κ is float64 anyway.
 
     Example:
         >>> from holdfast import RNN
@@ -110,7 +110,7 @@ def kappa_first(
 
 @torch.no_grad()
 def kappa_second(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
-    """κ⁽²⁾ of (3), which lives on recurrent weights alone; zero for every other parameter (S2, footnote 3).
+    """κ⁽²⁾ of (3), which is zero except for recurrent weights (S2, footnote 3).
 
     Law: as for ``kappa_first``; zero for feed-forward and convolutional networks.
 
@@ -216,7 +216,7 @@ def _second(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa
 
 
 def _a_gate(parameter: Tensor, value: Tensor) -> Tensor:
-    """The κ of an edge, for every gate that has one like it."""
+    """The κ of an edge, repeated for every gate."""
     gates = len(parameter) // len(value)
     return value if gates == 1 else value.repeat(gates, *(1 for _ in value.shape[1:]))
 

@@ -69,8 +69,8 @@ class Piece(abc.ABC):
     """One feed-forward piece: (1), (2) and (3), for flows of one sample, (features) or (channels, ...).
 
     Example:
-        >>> issubclass(Dense, Piece), Dense(torch.tensor([[1.0, -2.0]])).forward(torch.ones(2), 1.0, Squares()).item()
-        (True, 5.0)
+        >>> issubclass(Dense, Piece), Dense(torch.ones(4, 3)).units
+        (True, 4)
     """
 
     @property
@@ -81,7 +81,7 @@ class Piece(abc.ABC):
     @property
     @abc.abstractmethod
     def units(self) -> int | None:
-        """How many units it ends in that can be rescaled each by itself; None if it only passes units on."""
+        """How many output units can be rescaled independently; None if it only passes units on."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, one: float, squares: Squares) -> Tensor:
@@ -192,7 +192,7 @@ class Lookup(Piece):
 
 @dataclass(frozen=True, eq=False)
 class Convolution(Piece):
-    """A convolution of ``nn.Conv1d``, ``Conv2d`` or ``Conv3d``; its weights are shared, but no path meets one twice.
+    """A convolution of ``nn.Conv1d``, ``Conv2d`` or ``Conv3d``; its weights are shared, but no path uses one twice.
 
     Example:
         >>> piece = Convolution(torch.full((1, 1, 3), 2.0), None, torch.nn.functional.conv1d, {"stride": 1})

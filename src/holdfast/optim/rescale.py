@@ -3,7 +3,7 @@
     w_{u→v} ← (α_v / α_u) w_{u→v},  α > 0 at internal units, α = 1 at inputs, outputs and the bias node      (1)
     W_i[j,k] ← (αⁱ_j / αⁱ⁻¹_k) W_i[j,k],  U_i[j,k] ← (αⁱ_j / αⁱ_k) U_i[j,k],  V[j,k] ← (1 / αᴸ_k) V[j,k]    (2)
 
-(2) is (1) with one α a unit for all of time, which sharing over time asks for; every feasible rescaling has this form.
+(2) is (1) with one α per unit for all steps, since weights are shared over time. Every feasible rescaling is (2).
 Biases and learned initial states are edges from the bias node, and multiplied by αⁱ_j. Source: S2, Theorem 1.
 """
 
@@ -36,14 +36,14 @@ def internal_units(model: nn.Module | PathNetwork) -> tuple[int, ...]:
 
 @torch.no_grad()
 def rescale_(model: nn.Module | PathNetwork, alpha: Sequence[Tensor]) -> nn.Module | PathNetwork:
-    """Rescale the internal units of ``model`` in place, by (2), and hand the model back.
+    """Rescale the internal units of ``model`` in place, by (2), and return the model.
 
-    Law: the model computes the same function, for all α > 0. ``path_norm_sq`` stays, and so does the function that a
-    step of ``PathSGD`` leads to; what a step of plain SGD leads to does not.
+    Law: the model computes the same function, for all α > 0. ``path_norm_sq`` stays the same, and so does the function
+    after a step of ``PathSGD``, but not after a step of plain SGD.
 
     Args:
         model: what ``path_network`` can read, or a ``PathNetwork``.
-        alpha: one positive vector a group of units, of the sizes ``internal_units(model)``.
+        alpha: one positive vector per group of units, of the sizes ``internal_units(model)``.
 
     Example:
         >>> model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
@@ -60,7 +60,7 @@ def rescale_(model: nn.Module | PathNetwork, alpha: Sequence[Tensor]) -> nn.Modu
         raise ShapeError(f"rescale_ expects alpha of shapes {', '.join(map(str, expected))}, got {came or 'none'}.")
     if not all((one > 0).all() and one.isfinite().all() for one in alpha):
         raise SettingError(
-            "rescale_ expects every α to be positive and finite: a ReLU turns with the sign of its input."
+            "rescale_ expects every α to be positive and finite: ReLU is homogeneous for positive factors only."
         )
 
     factors: dict[Tensor, Tensor] = {}
@@ -98,7 +98,7 @@ def _units(carrier: Carrier) -> int:
 
 
 def _factors(carrier: Carrier, before: Tensor | None, after: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor of weights with its α_v / α_u; a learned initial state, one row of a tensor, is the caller's."""
+    """Each tensor of weights with its α_v / α_u; a learned initial state, one row of a tensor, is the caller's task."""
     weight = carrier.weight_ih if isinstance(carrier, Recurrence) else carrier.tensors[0]
     assert weight is not None
     one = torch.ones(1, dtype=torch.float64, device=weight.device)

@@ -233,9 +233,9 @@ def first_finite(
 
 @contextlib.contextmanager
 def one_thread_if_small(network: PathNetwork) -> Iterator[None]:
-    """One thread inside, for networks of few weights: the work is done before threads have met.
+    """One thread inside, for networks of few weights: synchronising threads would take longer than the work.
 
-    On a busy machine threads wait for each other long: hundreds of times as long as the work takes, as measured.
+    On a busy machine threads wait for each other, hundreds of times as long as the work takes.
 
     Example:
         >>> from holdfast.optim import Dense

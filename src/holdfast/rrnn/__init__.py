@@ -1,4 +1,4 @@
-"""RRNN: cells that are trees, found anew for every sample and step. See docs/usage/rrnn.md."""
+"""RRNN: cells that are trees, found for every sample and step. See docs/usage/rrnn.md."""
 
 from holdfast.rrnn.cell import RRNNCell, Tuples
 from holdfast.rrnn.choosing import tolerance

@@ -1,4 +1,4 @@
-"""RRNN: a cell that is a tree, found anew for every sample and step by Algorithm 1.
+"""RRNN: a cell that is a tree, found for every sample and step by Algorithm 1.
 
     (T_{t,i}, h_{t,i}) = search over {x_t, h_{t-1,1..M}, constants, h_{t,1..i-1}},   i = 1..M        (1)
 
@@ -36,13 +36,13 @@ __all__ = ["RRNNCell", "TreeCell", "Tuples"]
 
 
 class Tuples(nn.Module):
-    """The parameters (L_r, R_r, b_r); an identity tuple at the end is no parameter.
+    """The parameters (L_r, R_r, b_r); an identity tuple at the end is not a parameter.
 
     Args:
         size: p.
         count: how many, the identity among them.
         identity: whether the last is (I, I, 0).
-        start_norm: the spectral norm of every L and R at the start; None leaves them as they are drawn.
+        start_norm: the spectral norm of every L and R at the start; None keeps them as drawn.
 
     Example:
         >>> Tuples(5, 4)().left.shape, sum(weight.numel() for weight in Tuples(5, 4).parameters())
@@ -100,7 +100,7 @@ class TreeCell(Cell):
     def grown_step(
         self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
     ) -> tuple[State, tuple[Grown, ...]]:
-        """``step``, and what it grew: one ``Grown`` per state vector, with the scores of both candidates if asked."""
+        """``step``, and what it grew: one ``Grown`` per state vector, with the two best scores if ``scores``."""
 
     def drive(self, x: Tensor) -> Tensor:
         return self.input_map(x)
@@ -112,11 +112,11 @@ class RRNNCell(TreeCell):
     Args:
         input_size, hidden_size: features of ``x`` and of each state vector.
         tuples, identity, operators, activations, auxiliary, rounds: as in ``Sets``.
-        states: M, state vectors that a step hands on.
-        sets: one ``Sets`` a state vector, where they differ; then the settings above are left out.
+        states: M, the number of state vectors.
+        sets: one ``Sets`` per state vector, if they differ; then the settings above are ignored.
         names: of the state vectors in trees; "h", or "h1", "h2", ...
-        carry_pool: the run for a later state vector may also use the nodes that the runs before it made.
-        scorer: hidden units of α, or a module from (..., p) to (...), or one of these a state vector.
+        carry_pool: the run for a later state vector may also use the nodes of earlier runs.
+        scorer: hidden units of α, or a module from (..., p) to (...), or one of these per state vector.
         start_norm: the spectral norm of every L and R at the start, see ``Tuples``; S1 observed 0.223 (Appendix D.2).
         choice: "hard", the best candidate, with the gradient through its path alone, or "soft", see ``soft_search``.
         batch_norm: normalise candidates, see ``BirthNorm``; hard choice only.
@@ -161,7 +161,9 @@ class RRNNCell(TreeCell):
             raise SettingError(f"RRNNCell expects a name for each of its {count} state vectors, got {self.names}.")
         one_of("RRNNCell", "choice", choice, ("hard", "soft"))
         if batch_norm and choice == "soft":
-            raise SettingError("RRNNCell normalises candidates of a hard choice only; leave batch_norm out.")
+            raise SettingError(
+                "RRNNCell expects batch_norm with a hard choice only, got a soft one; leave batch_norm out."
+            )
         self.choice, self.carry_pool = choice, carry_pool
         self.tuples = nn.ModuleList(
             Tuples(hidden_size, it.tuples, identity=it.identity, start_norm=start_norm) for it in self.sets
@@ -178,7 +180,7 @@ class RRNNCell(TreeCell):
     def _scorers(self, scorer: int | nn.Module | Sequence[int | nn.Module]) -> list[nn.Module]:
         each: Any = list(scorer) if isinstance(scorer, Sequence) else [scorer] * len(self.sets)
         if len(each) != len(self.sets):
-            raise SettingError(f"RRNNCell expects {len(self.sets)} scorers, one a state vector, got {len(each)}.")
+            raise SettingError(f"RRNNCell expects {len(self.sets)} scorers, one per state vector, got {len(each)}.")
         return [it if isinstance(it, nn.Module) else TwoLayerScorer(self.hidden_size, it) for it in each]
 
     @property

@@ -68,7 +68,7 @@ class Choosing:
     def choose(self, k: int, runner_up: bool) -> tuple[np.ndarray, np.ndarray]:
         """(2) for every sample: place of the choice, whose vector becomes ``pool[k]``, and of the runner-up or -1.
 
-        See Note [Ties and duplicates]. What is once in the pool stays there, so its score is struck out for good.
+        See Note [Ties and duplicates]. What is in the pool stays there, so its score is removed for good.
         """
         scores, pool = self.scores[:, : self.count], self.pool
         chosen, runner = np.full_like(self.samples, -1), np.full_like(self.samples, -1)
@@ -78,7 +78,7 @@ class Choosing:
             second, found = chosen >= 0, scores[self.samples, place]
             v = self.made.picked(place)
             seen = self._seen(v, k)
-            if (found != best).any():  # what ties with one that is in the pool ties with nothing
+            if (found != best).any():  # a tie with a candidate that is in the pool is no tie
                 top = scores.argmax(axis=1)
                 highest = self.made.picked(top)
                 stale = self._seen(highest, k)
@@ -101,7 +101,7 @@ class Choosing:
         return chosen, runner
 
     def _seen(self, v: np.ndarray, k: int) -> np.ndarray:
-        """Which of ``v``, one a sample, are among the nodes of the rounds up to ``k``."""
+        """Which of ``v``, one per sample, are among the nodes of the rounds up to ``k``."""
         return (np.abs(self.pool[: k + 1] - v).max(axis=2) <= self._close(v)).any(axis=0)
 
     def _close(self, v: np.ndarray) -> np.ndarray:
@@ -110,8 +110,8 @@ class Choosing:
     def _strike(self, scores: np.ndarray, place: np.ndarray, v: np.ndarray, which: np.ndarray) -> None:
         """Take out, in these samples, the candidate at ``place`` and those that have its vector.
 
-        Equal vectors have nearly equal scores, so only such are looked at. One that is missed here is found when it
-        comes to be the best: this saves turns of ``choose``, and decides nothing.
+        Equal vectors have nearly equal scores, so only those are compared. One that is missed here is found when it
+        becomes the best: this saves iterations of ``choose`` and does not change the result.
         """
         which = np.flatnonzero(which)
         if not len(which):
@@ -157,7 +157,7 @@ class Choosing:
 def _first_best(scores: np.ndarray, tolerance: float) -> tuple[np.ndarray, np.ndarray]:
     """The highest score of every row, and the first place that has it up to rounding.
 
-    NaN is the highest of all, and is found: it is the loss's to say that it is not finite.
+    NaN counts as the highest, so that it reaches the loss, which reports it.
     """
     best = scores.max(axis=1)
     size = np.minimum(np.maximum(np.abs(best), 1), np.finfo(best.dtype).max)  # -inf stays what it is

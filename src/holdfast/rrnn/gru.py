@@ -4,15 +4,15 @@
     h̃  = tanh[x, r̃],  a = id[h ⊙ z],  b = id[z̄ ⊙ h̃],  h' = id[a, b]
     u[c, d] = Σ_r p_r v_r,   v_r = u(o(L_r c, R_r d) + b_r),   p = softmax(α(v_1) .. α(v_n))            (2)
 
-The operator is + where none is written. (2) is the soft choice, which trains the scorer through the task's loss; with a
-hard one, u[c, d] is the v_r with the highest score.
+The operator is + where none is written. (2) is the soft choice, which trains the scorer through the task's loss. With a
+hard choice u[c, d] is the v_r with the highest score.
 
 Note [r and z]. Both have the same children, operator and activation, so the same candidates and the same scores. In
-Algorithm 1 the exclusion of what is in the pool keeps them apart. Here too: the tuple that stands for r, the one with
-the highest score, is out for z.
+Algorithm 1 they differ because nodes in the pool are excluded. Here too: the tuple of r, the one with the highest
+score, is excluded for z.
 
-Weights and scorer are trained in turns, of ``alternate`` epochs each, weights first; what comes after the layer is
-always trained. ``at_epoch`` switches, and a training loop calls it.
+Weights and scorer are trained in turn for ``alternate`` epochs each, weights first; the layers after it are always
+trained. ``at_epoch`` switches, and a training loop calls it.
 
 Source: S1, §5 and Appendix E.1. Symbols: docs/notation.md.
 """
@@ -58,7 +58,7 @@ class RRNNGRUCell(TreeCell):
         tuples, identity: as in ``Sets``.
         scorer: hidden units of α, or a module from (..., p) to (...).
         choice: "soft", as in the paper, or "hard".
-        alternate: epochs of a phase; None trains weights and scorer together.
+        alternate: epochs per phase; None trains weights and scorer together.
         loss: the parts of loss (6) that ``RRNNGRU.penalty`` adds up.
 
     Example:
@@ -85,7 +85,7 @@ class RRNNGRUCell(TreeCell):
         super().__init__(input_size, hidden_size, loss)
         one_of("RRNNGRUCell", "choice", choice, ("soft", "hard"))
         if tuples < 2:
-            raise SettingError(f"RRNNGRUCell expects at least 2 tuples, one for r and another for z; got {tuples}.")
+            raise SettingError(f"RRNNGRUCell expects at least 2 tuples, one for r and another for z, got {tuples}.")
         self.choice = choice
         self.alternate = None if alternate is None else positive_size("RRNNGRUCell", "alternate", alternate)
         self.sets = (Sets(tuples, identity),)
@@ -108,7 +108,7 @@ class RRNNGRUCell(TreeCell):
         return "scorer" if epoch // self.alternate % 2 else "weights"
 
     def at_epoch(self, epoch: int) -> None:
-        """Train what this epoch's phase trains, and leave the rest alone."""
+        """Enable gradients for what this epoch's phase trains, and disable the others."""
         phase = self.phase(epoch)
         self.scorer.requires_grad_(phase != "weights")
         self.tuples.requires_grad_(phase != "scorer")

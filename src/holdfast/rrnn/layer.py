@@ -1,8 +1,8 @@
-"""RRNN as a layer, and what it can say about itself: trees, and the parts of loss (6).
+"""RRNN as a layer, with its trees and the parts of loss (6).
 
     output, h_n = layer(input, h_0)                    as ``torch.nn.RNN``
-    trace = layer.trace(input, h_0)                    the same, and every choice that was made
-    loss = task loss + layer.penalty()                 (6), in training, when the layer was given its weights
+    trace = layer.trace(input, h_0)                    the same, and every choice
+    loss = task loss + layer.penalty()                 (6), in training, for a layer with loss=TreeLoss(...)
 
 Source: S1. Symbols: docs/notation.md.
 """
@@ -32,7 +32,7 @@ __all__ = ["RRNN", "Trace", "TreeLayer"]
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A call, and what was chosen in it.
+    """A call and its choices.
 
     Args:
         output, h_n: as the layer returns them.
@@ -63,7 +63,7 @@ class TreeLayer(NamedLayer):
     """What RRNN and RRNN-GRU have in common as layers."""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Any):
-        # choices are made in Python between the steps: there is nothing to fuse
+        # choices are made in Python between the steps, so there is nothing to fuse
         settings.setdefault("backend", "reference")
         if settings["backend"] == "auto":
             settings["backend"] = "reference"
@@ -134,20 +134,20 @@ class TreeLayer(NamedLayer):
         return 0 if self.noted is None else len(self.noted.steps[0])
 
     def loss_parts(self, others: Iterable[Tensor] = ()) -> list[LossParts]:
-        """The parts of loss (6) of the last call, a cell an entry.
+        """The parts of loss (6) of the last call, one entry per cell.
 
         Args:
-            others: parameters outside the layer that λ₄ also acts on: the readout's, Γ. They count in the first entry.
+            others: parameters outside the layer that λ₄ also acts on, such as the readout's. The first entry has them.
         """
         every = []
         for row, cell in enumerate(self.tree_cells):
             if cell.loss is None:
                 raise SettingError(
-                    f"{type(self).__name__} was made without loss=TreeLoss(...): there are no parts of (6)."
+                    f"{type(self).__name__} expects a loss for loss_parts, got None; build it with loss=TreeLoss(...)."
                 )
             if self.noted is None:
                 raise SettingError(
-                    f"{type(self).__name__} has parts of (6) after a call in training, with gradients on."
+                    f"{type(self).__name__} expects a call in training mode with gradients before loss_parts, got none."
                 )
             parameters = [weight for weight in cell.parameters() if weight.requires_grad]
             own = (*parameters, *(others if row == 0 else ()))
@@ -170,7 +170,7 @@ class TreeLayer(NamedLayer):
 
 
 def _record(cell: TreeCell, notes: tuple[tuple[Grown, ...], ...], *, reverse: bool) -> Record:
-    """Small integers, in the order of time."""
+    """The choices as small integers, in the order of time."""
     ordered = notes[::-1] if reverse else notes
     choices = tuple(
         torch.stack([step[state].choices for step in ordered]).transpose(1, 2).to(torch.int16)

@@ -1,14 +1,14 @@
-"""A network whose pattern is held: an affine map, run forward and transposed by ``scan``.
+"""A network with its pattern fixed: an affine map, run forward and transposed by ``scan``.
 
 With G_t = α diag(s of each unit's region) and c_t the intercepts times α, a layer is
 
-    h_t = G_t (W x_t + b) + c_t + G_t U h_{t-1} + β h_{t-1}                          (1) S5 Theorem 1, a line at a time
+    h_t = G_t (W x_t + b) + c_t + G_t U h_{t-1} + β h_{t-1}                          (1) S5 Theorem 1, step by step
     g_t = q_t + (Uᵀ G_{t+1} + β) g_{t+1}                                             (2) (1) transposed
     dz/dx_t = Wᵀ G_t g_t,   dz/dh_0 = (Uᵀ G_1 + β) g_1                               (3)
 
 q_t is what comes from above: the readout, or the next layer's (3): S5 Theorem 2 from its last factor to its first. In
 the paper's letters, 𝒜_{t:T} = Π_{s=T}^{t+1} (G_s U + β), and (2) is row times matrix instead of matrix times matrix:
-the cost of one backward pass for as many rows as one likes.
+any number of rows costs one backward pass.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["FrozenNetwork", "FrozenRow", "freeze"]
 
 
 class _Given(Cell):
-    """A cell whose weights are set for a call: its trace stays, so that the engine compiles it once."""
+    """A cell whose weights are set for each call, so that the engine traces and compiles it once."""
 
     def __init__(self, features: int, hidden: int, gated: bool):
         super().__init__(features, hidden)
@@ -97,7 +97,7 @@ def _run(kind: type[_Given], xs: Tensor, state: State, row: FrozenRow, *, revers
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenRow:
-    """A layer in one direction with its pattern held.
+    """A layer in one direction with its pattern fixed.
 
     Args:
         weight_ih, weight_hh, bias, beta: its weights; None for a bias or β that is zero.
@@ -145,7 +145,7 @@ class FrozenRow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenNetwork:
-    """All layers of a network with their patterns held.
+    """All layers of a network with their patterns fixed.
 
     Args:
         rows: layer by layer, forward before backward.
@@ -178,7 +178,7 @@ class FrozenNetwork:
 
         Args:
             cotangent: (rows, outputs), or (time, rows, outputs) if z is read at every step. With a batch of samples
-                their rows stand together: row = sample · (rows a sample) + number.
+                their rows are adjacent: row = sample · (rows per sample) + number.
             inputs: whether dz/dx is wanted, or dz/dh_0 alone.
 
         Returns:
@@ -239,7 +239,7 @@ def freeze(network: SplineNetwork, walked: Sequence[Walked], *, fixed: bool) -> 
 
 
 def _copied(values: Tensor, rows: int) -> Tensor:
-    """(time, batch, features) as (time, rows, features): every sample as often as it takes, its copies together."""
+    """(time, batch, features) as (time, rows, features): every sample repeated, its copies adjacent."""
     steps, batch, features = values.shape
     if batch == rows:
         return values

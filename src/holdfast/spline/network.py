@@ -1,10 +1,10 @@
-"""A model as S5 reads it, and one pass through it that shows every layer.
+"""A model as S5 describes it, and one pass through it that shows every layer.
 
     h^(0,t) = x_t, or E[x_t] for tokens                            (1)
     h^(ℓ,t) by layer ℓ, in one direction or both                    (2) S5 (1)
     z = W h^(L,T) + b,  or z_t = W h^(L,t) + b                      (3) S5 (2)
 
-The model is taken as it is in evaluation: no dropout, and a random first state at its mean, zero.
+The model is taken in evaluation mode: no dropout, and a random initial state is zero, its mean.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SplineNetwork:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Walked:
-    """One layer in one direction, and what went through it.
+    """One layer in one direction, and the tensors of one pass through it.
 
     Args:
         index, layer, reverse: which.
@@ -151,7 +151,7 @@ def spline_network(
         model: a holdfast layer, or a module with the attributes ``rnn`` (such a layer) and ``readout`` (a linear one),
             and perhaps ``embedding`` and ``every_step``, such as ``holdfast.train.SequenceModel``.
         read: at the "last" step or at "every" one; None asks the model, and for a layer alone means "last".
-        who: who speaks in an error.
+        who: the function to name in an error.
 
     Example:
         >>> from holdfast import RNN

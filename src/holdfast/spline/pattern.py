@@ -1,9 +1,9 @@
 """The pattern: on which side of each knot every unit is, at every step. S5 (5), for a whole pass.
 
     bit = [z_t > k],   z_t = W x_t + U h_{t-1} + b                 (1)
-    bit = [h_t > φ(k)]                                             (2) where h_t = φ(z_t) tells as much
+    bit = [h_t > φ(k)]                                             (2) if h_t = φ(z_t) determines it
 
-(1) takes one product over all steps; (2) takes none, and is what a ReLU RNN needs.
+(1) takes one product over all steps. (2) takes none and is enough for a ReLU RNN.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def spline_form(cell: Cell) -> StepForm:
 
 @torch.no_grad()
 def pattern_of(walked: Walked, form: StepForm, lengths: Tensor | None = None) -> Tensor:
-    """(time, batch, units · knots), bool; False behind a sequence's end.
+    """(time, batch, units · knots), bool; False after a sequence's end.
 
     Example:
         >>> from holdfast import RNN

@@ -1,7 +1,7 @@
-"""What can be promised of a recurrence: bounds that hold for all inputs, with the premises they need.
+"""Stability: bounds on a recurrence that hold for all inputs, with the premises they need.
 
-S3's theorems are in bounds.py. S4's: measure (contraction, step, stack, observed, reach), enforce (project, projected,
-stable_lstm), certify (certificate, gaps), cash in (truncate, stream).
+The theorems of SGORNN (S3) are in bounds.py. For stable recurrence (S4): measure (contraction, step, stack, observed,
+reach), enforce (project, projected, stable_lstm), certify (certificate, gaps), use (truncate, stream).
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What is proved of a model, with every premise and whether it holds.
+"""What is proved about a model, with every premise and whether it holds.
 
     k(ε): ‖y_t - y_t^k‖ ≤ L_f (M^k r)_m ≤ ε                          (1) Lemma 1, Proposition 1; stack.py
     ‖∇p_T - ∇p_T^k‖ ≤ G(k)                                           (2) Lemma 2; gaps.py (2)
     ‖w_recurr - w_trunc‖ ≤ δ_N(k)                                    (3) Proposition 2; gaps.py (3), (4)
     ‖y_T - y_T^k‖ ≤ L_f (L_w δ_N(k) / (1 - λ) + λ^k R)               (4) Theorem 1; gaps.py (6)
 
-(1) is for stacks too. (2) needs one layer and the loss's constants; (3) and (4) need besides a ``Region`` that
-training is projected onto, since their constants must hold wherever it goes. Nothing here is measured on data, except
-the bound on the inputs if data are given in its place.
+(1) is for stacks too. (2) needs one layer and the loss's constants; (3) and (4) also need a ``Region`` that
+training is projected onto, since their constants must hold for all weights that training reaches. Nothing is measured
+on data, except the bound on the inputs if data are given instead of it.
 
 Source: S4, §3 and §4. Derivations: docs/theory/s4-stability.md.
 """
@@ -98,7 +98,7 @@ class Certificate:
         return self.readout_lipschitz * self.stack.output_gap(positive_size("output_gap", "k", k))
 
     def horizon(self, eps: float | None = None) -> int:
-        """The least k with ``output_gap(k)`` ≤ ε: Proposition 1. An error that gives λ if there is none."""
+        """The least k with ``output_gap(k)`` ≤ ε: Proposition 1. Raises an error with λ if no k is proved to do."""
         k = self.stack.horizon(self.eps if eps is None else eps, self.readout_lipschitz)
         if k is None:
             raise NoBoundError(no_horizon(self.model, self.stack))
@@ -147,8 +147,8 @@ class Certificate:
             )
         if self.loss_lipschitz is None or self.loss_smoothness is None:
             raise SettingError(
-                "What is proved of gradients depends on the loss: give loss_lipschitz and loss_smoothness, its "
-                "Lipschitz constant and that of its gradient as a function of the outputs."
+                "Bounds on gradients depend on the loss: give loss_lipschitz and loss_smoothness, the Lipschitz "
+                "constants of the loss and of its gradient as functions of the outputs."
             )
         layer, gain = self.stack.layers[-1], self.readout_lipschitz * self.stack.output_gains[-1]
         return {
@@ -162,12 +162,12 @@ class Certificate:
     def _needs_region(self) -> None:
         if self.region is None:
             raise SettingError(
-                "Weights move in training, so the constants must hold wherever they go: give region=Region(recurrent, "
-                "input, bias) to certificate, and project onto it with project_ or Projected."
+                "Weights change in training, and the constants must hold for all of them: give "
+                "region=Region(recurrent, input, bias) to certificate, and project onto it with project_ or Projected."
             )
 
     def to_json(self) -> str:
-        """Everything that ``print`` shows, as JSON; what is infinite is the string "inf"."""
+        """Everything that ``print`` shows, as JSON; infinity is the string "inf"."""
         report = asdict(self) | {
             "rate": self.rate,
             "stable": self.stable,
@@ -218,11 +218,11 @@ def certificate(
     eps: float = 1e-3,
     region: Region | None = None,
 ) -> Certificate:
-    """What is proved of a cell or layer fed with bounded inputs, in evaluation mode.
+    """What is proved about a cell or layer with bounded inputs, in evaluation mode.
 
     Args:
         model: a certified cell, or a layer of them in one direction.
-        input_bound: B ≥ ‖x_t‖ for every t, or data (..., input_size) whose largest ‖x_t‖ is taken.
+        input_bound: B ≥ ‖x_t‖ for every t, or data (..., input_size), from which the largest ‖x_t‖ is computed.
         input_norm: the norm of that, "l2", or "linf" for the largest entry.
         readout: what is read from the outputs: a linear layer, its matrix, or a Lipschitz constant; default: nothing.
         loss_lipschitz, loss_smoothness: of the loss p as a function of what is read, for gradients.

@@ -1,4 +1,4 @@
-"""By which factor, at most, one step brings two states together: the contraction rate λ, proved.
+"""The contraction rate λ, proved: by which factor, at most, one step multiplies the distance of two states.
 
     ‖f(x, h) - f(x, k)‖ ≤ λ ‖h - k‖   for all x and all states h, k                       (1) S4 (2)
 
@@ -33,7 +33,7 @@ __all__ = ["certified_cells", "contraction_rate"]
 
 @functools.singledispatch
 def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    """λ of (1): no step brings two states less close than this, whatever the input.
+    """λ of (1), proved: one step multiplies the distance of two states by at most λ, for every input.
 
     Law: (1) holds for every x, h, k. For LSTM and GRU: for every x within ``input_bound`` and all states that such
     inputs reach from zero. The model is stable if λ < 1. ``observed_contraction`` measures the same from below.
@@ -42,7 +42,7 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
         model: a cell, or a layer of such cells in one direction. For several layers (1) is about the stacked state, in
             the norm that ``stack_bounds`` names.
         input_bound: B with ‖x_t‖ ≤ B at every step; only LSTM and GRU need it.
-        input_norm: the norm of that: "l2", or "linf" for the largest entry.
+        input_norm: the norm of ``input_bound``: "l2", or "linf" for the largest entry.
 
     Example:
         >>> import torch
@@ -67,7 +67,7 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
         )
     raise DTypeError(
         f"contraction_rate expects a holdfast cell or layer, got {type(model).__name__}; "
-        "for a torch.nn layer use holdfast.from_torch, for a larger model give its recurrent layer."
+        "convert a torch.nn layer with holdfast.from_torch, and of a larger model give the recurrent layer."
     )
 
 
@@ -100,10 +100,10 @@ def _(cell: GRUCell, input_bound: float | None = None, *, input_norm: str = "l2"
 
 
 def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:
-    """The inputs that a gated cell is certified for; an error if there is no bound."""
+    """The inputs that a gated cell is certified for."""
     if input_bound is None:
         raise SettingError(
-            f"{type(cell).__name__} contracts only as far as its gates stay below 1, which depends on the inputs: "
+            f"{type(cell).__name__} contracts only while its gates stay below 1, which depends on the inputs: "
             "give input_bound, the largest ‖x_t‖."
         )
     return Box(check_input_bound(input_bound, input_norm), input_norm, cell.input_size)

@@ -75,7 +75,7 @@ def gradient_gap(
 
 
 def gradient_smoothness(*, rate: float, smoothness: Smoothness, loss_lipschitz: float, loss_smoothness: float) -> float:
-    """(3): β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models alike, whatever T.
+    """(3): β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models, for every T.
 
     Example:
         >>> gradient_smoothness(

@@ -5,9 +5,9 @@
     ‖Δh₊‖ ≤ ō ‖Δc₊‖ + ¼ tanh(c̄) ‖U_o‖ ‖Δh‖                                    (3) LSTM output: Proposition 5
     ‖Δh₊‖ ≤ max_z (z + (1 - z) n') ‖Δh‖ + ¼ (h̄ + n̄) ‖U_z‖ ‖Δh‖                (4) GRU, ours; n' the rate of n
 
-Norms are largest entries, of a matrix largest row sums. A bar is the largest value over the states of (1) and all
-inputs within the bound. Everything is kept unit by unit and put together by the sum, product and chain rules, up to
-second derivatives in the state and the weights (``Jet``); a norm is the largest unit. Printed (2), (3) have 1 for ī, ḡ,
+Norms are largest entries; of a matrix, largest row sums. A bar is the largest value over the states of (1) and all
+inputs within the bound. Everything is computed per unit and combined by the sum, product and chain rules, up to second
+derivatives in the state and the weights (``Jet``); a norm is the largest unit. Printed (2), (3) have 1 for ī, ḡ,
 ō, tanh(c̄) and 1/(1 - ‖f‖) for c̄: ours is never larger.
 
 Source: S4, §6.3 and A.3.2; (4) and the second order: docs/theory/s4-stability.md.
@@ -29,7 +29,7 @@ from holdfast.errors import NoBoundError
 __all__ = ["Box", "Jet", "Wrt", "gru_step", "lstm_step"]
 
 Wrt = Literal["state", "input"]
-_ROUNDS = 20  # each shrinks the box; any number of them is right
+_ROUNDS = 20  # each shrinks the box; the bound holds after any number
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Jet:
-    """Bounds, a unit each, on a quantity and its derivatives: s in the state (or the input), w in the weights.
+    """Bounds per unit on a quantity and its derivatives: s in the state (or the input), w in the weights.
 
     A derivative in the state is bounded for directions of largest entry 1, one in the weights for those of length 1.
     """
@@ -85,7 +85,7 @@ class Jet:
         )
 
     def linear(self, weight: Tensor, others: float = 0.0) -> Jet:
-        """U a, U free; ``others`` is the squared length of what the same row of weights multiplies besides."""
+        """U a, U free; ``others`` is the squared length of the other factors of the same row of weights."""
         a, size = self, weight.abs()
         return Jet(
             sup=size @ a.sup,
@@ -197,7 +197,7 @@ def gru_step(cell: GRUCell, inputs: Box, wrt: Wrt = "state") -> Jet:
         return (r * inside + drive).tanh(centres[2])
 
     h = Jet.of(torch.ones(cell.hidden_size, dtype=torch.float64), s=own)
-    for _ in range(_ROUNDS):  # h₊ lies between h and n: what n cannot pass, h never does
+    for _ in range(_ROUNDS):  # h₊ lies between h and n, so a bound on n is one on h
         h = Jet.of(torch.minimum(h.sup, candidate(h).sup), s=own)
     in_z = h.linear(U_z, others) + drives[1]
     lowest = torch.sigmoid(centres[1] - in_z.sup)

@@ -1,4 +1,4 @@
-"""Into the stable set, in place: projections of a cell's weights.
+"""Projections of a cell's weights onto the stable set, in place.
 
     RNN, linear      ‖U‖₂ ≤ λ / L                                                          (1) S4 §7.2
     FastRNN          ‖U‖₂ ≤ (λ - β) / (α L)                                                (2)
@@ -7,8 +7,8 @@
                      f̄ = σ(max_j (‖W_f,j‖₂ B + b_f,j) + ‖U_f‖)                             (5) Lemma 5
 
 In (4) and (5) norms of recurrent matrices are largest row sums, so (4) is an ℓ1 ball for each row; they add up to λ as
-S4's proof does, which has λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input
-weights and biases as they are. With ``forget=f̄`` these move too, row by row, to the nearest with
+in S4's proof, where λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input weights
+and biases fixed. With ``forget=f̄`` these move too, row by row, to the nearest with
 ‖W_f,j‖ B + b_f,j ≤ logit f̄ - ‖U_f‖.
 
 (1), (4), (5) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U instead of
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell, LSTMCell, StepForm, step_form
 from holdfast.cells.form import cells_with_form
+from holdfast.cells.nonlinearity import name_of
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
 from holdfast.errors import NoBoundError, SettingError, one_of
@@ -49,8 +50,8 @@ def project_(
 ) -> Any:
     """Move a model's weights, in place, to where its contraction rate is at most ``rate``; return the model.
 
-    Law: ``contraction_rate(model) <= rate`` afterwards, for every layer; a model that is inside is left as it is, and a
-    second projection changes nothing.
+    Law: ``contraction_rate(model) <= rate`` afterwards, for every layer; a model that is inside is not changed, nor is
+    any model by a second projection.
 
     Args:
         model: a cell, or a layer of them, in one direction or both.
@@ -58,7 +59,7 @@ def project_(
         region: instead of a rate: project U, W and b of ``RNNCell`` and ``LinearCell`` onto it.
         method: "svd", the nearest matrix, or "fast", a scaled one.
         input_bound: the largest ‖x_t‖₂; LSTM only.
-        forget: f̄, the largest that a forget gate may reach; LSTM only; default: what input weights and biases make it.
+        forget: f̄, the largest value of a forget gate; LSTM only; default: as input weights and biases determine.
 
     Example:
         >>> from holdfast import RNN
@@ -69,9 +70,11 @@ def project_(
     """
     one_of("project_", "method", method, METHODS)
     if (rate is None) == (region is None):
-        raise SettingError(f"project_ expects a rate or a region, one of them, got rate={rate}, region={region}.")
+        raise SettingError(
+            f"project_ expects either a rate or a region, got rate={rate}, region={region}; give exactly one."
+        )
     if rate is not None and not 0 < rate <= 1:
-        raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; above 1 nothing is stable.")
+        raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; a rate above 1 is not stable.")
     cells = model.cells if isinstance(model, Recurrent) else [model]
     for i, cell in enumerate(cells):
         if region is not None:
@@ -125,10 +128,12 @@ def _project_gated(cell: Cell, form: StepForm, rate: float, method: str) -> None
 
 def _project_lstm(cell: LSTMCell, rate: float, input_bound: float | None, forget: float | None) -> None:
     if input_bound is None:
-        raise SettingError("project_ of an LSTM depends on its inputs: give input_bound, the largest ‖x_t‖₂.")
+        raise SettingError("project_ expects input_bound for an LSTM, got None; give input_bound, the largest ‖x_t‖₂.")
     bound = check_input_bound(input_bound, "l2")
     if cell.phi is not torch.tanh:
-        raise NoBoundError("project_ knows LSTMs with tanh; this one has another nonlinearity.")
+        raise NoBoundError(
+            f'project_ expects LSTMs with tanh, got {name_of(cell.phi)}; build the LSTM with nonlinearity="tanh".'
+        )
     size = cell.hidden_size
     weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, cell.weight_hh)
     bias_f = torch.zeros(size) if cell.bias is None else cell.bias[size : 2 * size]
@@ -187,7 +192,7 @@ def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
 
 
 def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
-    """Each row moved to the nearest with Σ |entries| ≤ radius, by soft thresholding at the level that makes it so.
+    """Each row moved to the nearest one with Σ |entries| ≤ radius, by soft thresholding.
 
     Law: inside, nearest in the Euclidean norm, and unchanged, bit for bit, if inside.
 

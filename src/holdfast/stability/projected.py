@@ -1,9 +1,8 @@
-"""Projected gradient descent, with any optimiser: step, then back into the set.
+"""Projected gradient descent, with any optimiser: step, then project.
 
     w ← Π_Ω(w - α_t ∇p(w))                                                       (1) S4 Proposition 2
 
-Π may come after every step or after every n-th; (1), and what is proved of it, is n = 1. The wrapper is an
-``Optimizer``: schedulers, gradient scalers and checkpoints take it as they take the one inside.
+Π may come after every step or after every n-th; (1), and what is proved about it, is n = 1.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ __all__ = ["Projected"]
 
 
 class Projected(WrappedOptimizer):
-    """An optimiser whose steps end in a stable set. The model is projected at once, so that training starts there.
+    """An optimiser whose steps end in a stable set. Building it projects the model, so that training starts there.
 
-    Law: after each ``every``-th step the projection has been applied, whatever the optimiser did.
+    Law: after each ``every``-th step the projection has been applied, for any optimiser.
 
     Args:
         optimizer: any ``torch.optim.Optimizer``.
@@ -48,7 +47,7 @@ class Projected(WrappedOptimizer):
             raise DTypeError(f"Projected expects a torch.optim.Optimizer, got {type(optimizer).__name__}.")
         if not isinstance(onto, torch.nn.Module) and (not callable(onto) or settings):
             raise SettingError(
-                "Projected expects a model and settings of project_, or a function without arguments and no settings; "
+                "Projected expects a model with settings of project_, or a function without arguments and no settings; "
                 f"got {type(onto).__name__} and {sorted(settings)}."
             )
         super().__init__(optimizer)

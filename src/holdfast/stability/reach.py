@@ -1,10 +1,10 @@
-"""How far back a loss feels its inputs: the norm of its gradient over distance. S4, Figure 2.
+"""How far back a loss depends on its inputs: the norm of its gradient over distance. S4, Figure 2.
 
     g(i) = mean over t of ‖∇_{x_t} p_{t+i}‖                                     (1) p_s the loss at step s
 
-One backward pass from p_s gives ∇_{x_t} p_s for all t ≤ s at once. To take many s in one pass, each gets a copy of the
-sequence to itself, as a sample of a batch: m copies of the D + m steps that end with them, started at the state that
-the full recurrence has there. So (1) is exact, and needs T/m passes over 2D steps if m = D.
+One backward pass from p_s gives ∇_{x_t} p_s for all t ≤ s at once. To take many s in one pass, each gets its own copy
+of the sequence, as a sample of a batch: m copies of the D + m steps that end with them, started at the state that the
+full recurrence has there. So (1) is exact, and needs T/m passes over 2D steps if m = D.
 
 Source: S4, §7.2.
 """
@@ -101,7 +101,9 @@ def gradient_reach(
             )
     if loss is None:
         if targets is not None:
-            raise SettingError("gradient_reach was given targets and no loss that reads them: give loss, too.")
+            raise SettingError(
+                "gradient_reach expects a loss together with targets, got targets alone; give loss, too."
+            )
         loss = _half_square
     width = layer.cells[-1].state_sizes[0]
     fitting = max(1, _BUDGET // (2 * distances * batch * width))
@@ -143,7 +145,7 @@ def _norms(
     rows: int,
     begin: int,
 ) -> Tensor:  # (time, rows, batch)
-    """‖∂ p_s / ∂ x_t‖ for t in the stretch and s = begin + offset + row, a copy of the stretch for each row."""
+    """‖∂ p_s / ∂ x_t‖ for t in the stretch and s = begin + offset + row, one copy of the stretch per row."""
     steps, batch, features = xs.shape
     copied = xs.unsqueeze(1).expand(-1, rows, -1, -1).reshape(steps, rows * batch, features).requires_grad_()
     start = tuple(entry.detach().unsqueeze(1).expand(-1, rows, -1, -1).flatten(1, 2) for entry in state)
@@ -155,8 +157,8 @@ def _norms(
         losses = loss(own) if targets is None else loss(own, targets[begin + offset + row].flatten(0, 1))
         if losses.shape != (rows * batch,):
             raise ShapeError(
-                f"gradient_reach expects loss to give one number a row, ({rows * batch},), got {tuple(losses.shape)}; "
-                'use reduction="none".'
+                f"gradient_reach expects loss to give one number per row, ({rows * batch},), got "
+                f'{tuple(losses.shape)}; use reduction="none".'
             )
         (grad,) = torch.autograd.grad(losses.sum(), copied)
     return grad.norm(dim=2).unflatten(1, (rows, batch))

@@ -6,7 +6,7 @@
     ‖Δ‖_v = max_l Δ^l / v_l,  λ = max_l (M v)_l / v_l                                    (4) one rate for the stack
 
 Δ^l is how far two states of layer l lie apart, o^l the same of its outputs; λ, L, c, d are those of ``StepBounds``. If
-all λ_l < 1, M^k vanishes, whatever the gains between layers. For (4), v = 1 serves if the largest row sum of M is at
+all λ_l < 1, M^k vanishes for any gains between layers. For (4), v = 1 is taken if the largest row sum of M is at
 most (1 + max λ_l) / 2, the middle between the slowest layer and 1; else v is chosen to make it just that. If a layer
 does not contract, v = 1 and λ ≥ 1. With one layer all this is S4's own: M = λ.
 

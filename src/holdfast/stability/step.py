@@ -1,4 +1,4 @@
-"""Everything that the theorems ask of one step: Lipschitz and smoothness constants, of a cell or of a set of weights.
+"""All that the theorems need of one step: Lipschitz and smoothness constants, of a cell or of a set of weights.
 
     h₊ = α φ(z) + β h,  z = U h + W x + b                                                  (1) all cells but LSTM, GRU
     λ = α L u + β,  L_x = α L ‖W‖₂,  u = ‖U‖₂                                              (2)
@@ -70,7 +70,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Smoothness:
-    """L_w, β_ww, β_wh, β_hw and β_hh of S4's A.2; infinity where there is none.
+    """L_w, β_ww, β_wh, β_hw and β_hh of S4's A.2; infinity if there is no such constant.
 
     Args:
         weights: L_w, how far a change of w moves the next state.
@@ -91,7 +91,7 @@ class Smoothness:
 
 @dataclass(frozen=True)
 class StepBounds:
-    """What one step of a cell can do, in ``norm``.
+    """Bounds on one step of a cell, in ``norm``.
 
     Args:
         cell: the cell's name.
@@ -99,9 +99,9 @@ class StepBounds:
         rate: λ.
         input_lipschitz: L_x.
         rest: ‖f(0, 0)‖.
-        state_bound: R, what ‖h_t‖ never passes; infinity if nothing is known.
+        state_bound: R ≥ ‖h_t‖ at every step; infinity if nothing is known.
         output_lipschitz, direct_lipschitz: of the output in the state and in the input; 1 and 0 if the output is h.
-        output_bound: what the output's norm never passes.
+        output_bound: the largest norm of an output.
         smoothness: the constants for training.
         caveat: why some of these are infinite, or "".
 
@@ -142,10 +142,10 @@ def step_bounds(
 
     Args:
         cell: a certified cell.
-        input_bound: B ≥ ‖x_t‖; without it, what depends on the inputs is infinite (LSTM, GRU: an error).
+        input_bound: B ≥ ‖x_t‖; without it, bounds that depend on the inputs are infinite (LSTM, GRU: an error).
         input_norm: the norm of that, "l2" or "linf".
         start: ‖h_0‖, if the cell does not start at zero.
-        region: bound all weights of it, not only those that the cell has; for ``RNNCell`` and ``LinearCell``.
+        region: bound all weights in it, not only the cell's own; for ``RNNCell`` and ``LinearCell``.
 
     Example:
         >>> from holdfast import RNNCell
@@ -284,7 +284,7 @@ def _gated_bounds(
 ) -> StepBounds:
     name, box = type(cell).__name__, input_box(cell, input_bound, input_norm)
     if start > 0 or region is not None:
-        reason = "starts away from zero" if start > 0 else "is asked about over a region of weights"
+        reason = "starts away from zero" if start > 0 else "has a region of weights"
         raise NoBoundError(f"{name} is certified at its weights and for states reached from zero; this one {reason}.")
     step = lstm_step if isinstance(cell, LSTMCell) else gru_step
     jets: tuple[Jet, ...] = _tuple(step(cell, box))  # type: ignore[arg-type]
@@ -304,7 +304,7 @@ def _gated_bounds(
 
 
 def times(*factors: float) -> float:
-    """The product, 0 if a factor is: what is multiplied by nothing need not be bounded."""
+    """The product; 0 if a factor is 0, even if another is infinite."""
     return 0.0 if 0.0 in factors else math.prod(factors)
 
 

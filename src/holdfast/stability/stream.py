@@ -2,8 +2,8 @@
 
     ring[t mod k] ← x_t;   y_t^k = the output of the window ring[t - k + 1], ..., ring[t]       (1)
 
-A step costs k steps of the recurrence and the memory of k inputs, and forgets for certain: what lies k steps back has
-no effect, whatever happened then, NaN included. For speed alone, the recurrence itself is the better stream.
+A step costs k steps of the recurrence and the memory of k inputs. In return, inputs more than k steps back have no
+effect at all, not even NaN. For speed alone, stream with the recurrence itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class TruncatedStream:
 
     Args:
         truncated: the model.
-        batch: how many sequences run side by side.
+        batch: how many sequences run in parallel.
 
     Example:
         >>> from holdfast import RNN
@@ -41,7 +41,7 @@ class TruncatedStream:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: the next input is the first."""
+        """Forget all inputs: the next one is the first."""
         layer = self.truncated.layer
         like = layer.cells[0].example_weight()
         self.ring = torch.zeros(self.k, self.batch, layer.input_size, dtype=like.dtype, device=like.device)
@@ -53,7 +53,9 @@ class TruncatedStream:
         layer, rows = self.truncated.layer, x.unsqueeze(0) if x.dim() == 1 and self.batch == 1 else x
         layer.cells[0].check_input(rows, (str(self.batch), "input_size"), "TruncatedStream")
         if rows.shape[0] != self.batch:
-            raise SettingError(f"TruncatedStream was made for a batch of {self.batch}, got {rows.shape[0]} inputs.")
+            raise SettingError(
+                f"TruncatedStream expects a batch of {self.batch}, got {rows.shape[0]} inputs; build one of that size."
+            )
         self.ring[self.seen % self.k] = rows  # (1)
         self.seen += 1
         window = self.ring[: self.seen] if self.seen < self.k else self.ring.roll(-(self.seen % self.k), 0)

@@ -1,11 +1,11 @@
-"""A stable recurrence as a feed-forward network: every output from the last k inputs alone.
+"""A stable recurrence as a feed-forward network: every output is computed from the last k inputs alone.
 
-    h_t^k = f(h_{t-1}^k, x_t),  h_{t-k}^k = 0                                      (1) S4 (3): k inputs an output
+    h_t^k = f(h_{t-1}^k, x_t),  h_{t-k}^k = 0                                      (1) S4 (3): k inputs per output
     ‖y_t - y_t^k‖ ≤ L_f (M^k r)_m                                                  (2) Proposition 1: stack.py
 
 All positions are independent, so they are computed side by side, as samples of a batch: windows (k, positions · batch,
-features) that are views of the drive, which is made once. Positions come in chunks that fit the cache; in training,
-where windows overlap much, a chunk keeps its inputs only and is computed again on the way back.
+features) that are views of the drive, which is computed once. Positions come in chunks that fit the cache; in training,
+where windows overlap a lot, a chunk keeps only its inputs and is recomputed in the backward pass.
 
 ``stride=s`` starts a window every s steps instead of every step, and reads its last s outputs: an output then depends
 on the last k to k + s - 1 inputs, never on fewer, so that (2) holds as it is, and costs (k + s - 1)/s steps, not k.
@@ -47,7 +47,7 @@ def truncate(
     readout: nn.Linear | Tensor | float | None = None,
     stride: int = 1,
 ) -> Truncated:
-    """The model with a memory of k inputs, sharing its weights; k given, or such that outputs are off by at most ε.
+    """The model with a memory of k inputs, sharing its weights. Give k, or the largest output error ε allowed.
 
     Law: the output at t does not depend on inputs before t - k + 1 (t - k - stride + 2), and is at most ``error_bound``
     from the model's. With k at least as long as the sequence the two are the same.
@@ -58,7 +58,7 @@ def truncate(
         eps: instead of k: the error allowed in what is read, in the Euclidean norm.
         input_bound, input_norm: the largest ‖x_t‖, and its norm; for ``eps`` and ``error_bound``.
         readout: what is read from the outputs, as in ``certificate``; for ``eps`` and ``error_bound``.
-        stride: s; 1 is (1) to the letter, k or more is faster than the recurrence.
+        stride: s; 1 is (1) exactly, k or more is faster than the recurrence.
 
     Example:
         >>> from holdfast import SGORNN
@@ -70,7 +70,7 @@ def truncate(
     """
     layer = as_layer(model, "truncate")
     if (k is None) == (eps is None):
-        raise SettingError(f"truncate expects k or eps, one of them, got k={k}, eps={eps}.")
+        raise SettingError(f"truncate expects either k or eps, got k={k}, eps={eps}; give exactly one.")
     if eps is not None:
         positive_number("truncate", "eps", eps)
         stack = stack_bounds(layer, input_bound, input_norm=input_norm)
@@ -82,7 +82,7 @@ def truncate(
 
 
 class Truncated(nn.Module):
-    """What ``truncate`` returns: called as the layer is, ``(input) → (output, h_n)``, started as it is, always.
+    """What ``truncate`` returns. Call it as the layer, ``(input) → (output, h_n)``; it starts where the layer starts.
 
     Args:
         layer: the layer, whose weights it shares: training one trains the other.
@@ -109,7 +109,7 @@ class Truncated(nn.Module):
         self.k, self.stride = positive_size("truncate", "k", k), positive_size("truncate", "stride", stride)
         self.layer = layer
         self.input_bound, self.input_norm = input_bound, input_norm
-        # In a tuple and a list, modules are held without being ours: their weights are counted where they belong.
+        # Modules in a tuple or list are not submodules: their weights are counted where they belong.
         self._read, self._driven = (readout,), [Driven(layer.cells[0])]
 
     @property
@@ -125,7 +125,9 @@ class Truncated(nn.Module):
     def forward(self, input: Tensor, h_0: None = None, *, need_output: bool = True) -> tuple[Any, Any]:
         """Outputs at every step, and the state after the last, of its window."""
         if h_0 is not None:
-            raise SettingError("Truncated starts every window at the layer's own start and takes no h_0.")
+            raise SettingError(
+                "Truncated expects no h_0, since every window starts at the layer's own start; leave it out."
+            )
         if not isinstance(input, Tensor):
             raise DTypeError(f"Truncated expects a tensor, got {type(input).__name__}; pad a PackedSequence first.")
         xs = time_first(self.layer, input, "Truncated")
@@ -144,7 +146,7 @@ class Truncated(nn.Module):
         return TruncatedStream(self, batch)
 
     def _last_state(self, xs: Tensor) -> State:
-        """Entries (layers, batch, size) after the window that ends with the sequence."""
+        """The state, entries (layers, batch, size), after the window that ends the sequence."""
         steps, length = len(xs), self.k + self.stride - 1
         begin = 0 if steps <= length else -(-(steps - length) // self.stride) * self.stride
         start = self.layer.initial_state(xs.shape[1], xs)
@@ -166,7 +168,7 @@ class Truncated(nn.Module):
             count = min(fitting, windows + 1 - first)
             size = (count - 1) * s + length
             chunk = xs[first * s : first * s + size]
-            if len(chunk) < size:  # the last window may reach beyond the end; what it makes of that is cut off
+            if len(chunk) < size:  # the last window may extend beyond the end; its surplus outputs are cut off
                 chunk = nn.functional.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))
             parts.append(self._chunk(chunk, count))
         return torch.cat(parts)[:steps]
@@ -184,9 +186,9 @@ class Truncated(nn.Module):
 
         weights = [weight for weight in self.layer.parameters() if weight.requires_grad]
         dropped = self.layer.dropout and self.layer.training and self.layer.num_layers > 1
-        small = self.k <= 3 * self.stride  # what is kept is at most four times what the recurrence would keep
+        small = self.k <= 3 * self.stride  # memory is at most four times that of the recurrence
         if not torch.is_grad_enabled() or small or dropped or not (weights or xs.requires_grad):
-            return run(xs)  # with dropout a second run would draw other units
+            return run(xs)  # with dropout a second run would drop other units
         return Recomputed.apply(run, xs, *weights)
 
     def _run_row(self, row: int, xs: Tensor, state: State, **settings: Any) -> tuple[Tensor | None, State]:
