@@ -34,19 +34,19 @@ __all__ = ["FrozenNetwork", "FrozenRow", "freeze"]
 class _Given(Cell):
     """A cell whose weights are set for each call, so that the engine traces and compiles it once."""
 
-    def __init__(self, features: int, hidden: int, gated: bool):
+    weight_hh: Tensor  # buffers, which the engine knows by their shapes
+    beta: Tensor | None
+
+    def __init__(self, features: int, hidden: int):
         super().__init__(features, hidden)
-        self.gated = gated
-        self._given: Weights = ()  # the underscore keeps it out of what the engine takes for a setting
+        self.register_buffer("weight_hh", None, persistent=False)
+        self.register_buffer("beta", None, persistent=False)
 
     def drive(self, x: Tensor) -> Tensor:
         return x
 
     def weights(self) -> Weights:
-        return self._given
-
-    def example_weight(self) -> Tensor:
-        return self._given[0]
+        return (self.weight_hh,) if self.beta is None else (self.weight_hh, self.beta)
 
 
 class TangentCell(_Given):
@@ -84,13 +84,13 @@ def _run(kind: type[_Given], xs: Tensor, state: State, row: FrozenRow, *, revers
     known = _cells.__dict__.setdefault("known", {})
     key = kind, xs.shape[-1], state[-1].shape[-1], row.beta is not None, xs.dtype
     if key not in known:
-        known[key] = kind(*key[1:4])
+        known[key] = kind(*key[1:3])
     cell = known[key]
-    cell._given = (row.weight_hh,) if row.beta is None else (row.weight_hh, row.beta)
+    cell.weight_hh, cell.beta = row.weight_hh[...], row.beta  # a view, since a Parameter cannot be a buffer
     try:
         outputs, last = scan(cell, xs, state, reverse=reverse, backend=row.backend)
     finally:
-        cell._given = ()
+        cell.weight_hh = cell.beta = None
     assert outputs is not None
     return outputs, last
 
