@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.optim import Network, PathSGD, compiled_flow, kappa_first, kappa_second, network_of
+from holdfast.optim import PathNetwork, PathSGD, compiled_flow, kappa_first, kappa_second, path_network
 from holdfast.optim.flow import krylov_rows
 from holdfast.studies.environment import environment
 
@@ -116,7 +116,7 @@ def steps_table(lines: list[str]) -> None:
     lines.append("")
 
 
-def loop_first(network: Network, steps: int) -> Tensor:
+def loop_first(network: PathNetwork, steps: int) -> Tensor:
     """κ⁽¹⁾(U) with a product with a vector a step, in Python."""
     layer = network.layers[0]
     tensors = (layer.weight_hh, layer.weight_ih, *layer.biases, network.decoder[0].tensors[0])
@@ -128,7 +128,7 @@ def loop_first(network: Network, steps: int) -> Tensor:
     return torch.stack(g[::-1]).mT @ torch.stack(f)
 
 
-def doubled_first(network: Network, steps: int) -> None:
+def doubled_first(network: PathNetwork, steps: int) -> None:
     """κ⁽¹⁾ by block doubling, which sizes above 256 always take."""
     largest, compiled_flow.LARGEST = compiled_flow.LARGEST, 0
     try:
@@ -160,7 +160,7 @@ def growth_table(lines: list[str]) -> None:
     seconds: dict[tuple[int, int], float] = {}
     for hidden, steps in SIZES:
         model = Model(hidden)
-        network = network_of(model)
+        network = path_network(model)
         U = model.rnn.l0.weight_hh.detach().double().square()
         f, g = krylov_rows([U.mT], U.sum(1), steps).cumsum(0), krylov_rows([U], U.sum(0), steps).flip(0)
         runs = [

@@ -91,7 +91,7 @@ def our_loss(layer: RRNN, readout: nn.Linear, xs: Tensor, ys: Tensor) -> tuple[T
     hs, _ = layer(xs)
     loss = nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten())
     loss = loss + layer.penalty(readout.parameters()) / len(xs)
-    return loss, torch.stack([step[0].choices for step in layer.l0.notes])
+    return loss, torch.stack([step[0].choices for step in layer.noted.steps[0]])
 
 
 def problem(dtype: torch.dtype, steps: int) -> tuple[RRNN, nn.Linear, Tensor, Tensor]:

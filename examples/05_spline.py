@@ -25,7 +25,8 @@ from holdfast.spline import (
 class Classifier(nn.Module):
     def __init__(self, hidden_size: int = 16):
         super().__init__()
-        self.rnn = holdfast.RNN(1, hidden_size, nonlinearity="relu", init="np", initial_state=holdfast.Random(std=0.1))
+        start = holdfast.RandomStart(std=0.1)
+        self.rnn = holdfast.RNN(1, hidden_size, nonlinearity="relu", init="np", initial_state=start)
         self.readout = nn.Linear(hidden_size, 2)
 
     def forward(self, xs: Tensor) -> Tensor:

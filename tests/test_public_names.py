@@ -1,6 +1,7 @@
 """Every public name has an example that runs, and a place in the documents; and importing them is light."""
 
 import doctest
+import importlib
 import inspect
 import re
 import subprocess
@@ -15,21 +16,31 @@ ROOT = Path(__file__).parents[1]
 HEAVY = ("hypothesis", "matplotlib", "pandas", "rich", "scipy", "sklearn")
 
 
-@pytest.mark.parametrize("name", holdfast.__all__)
-def test_a_public_name_has_a_docstring_with_an_example(name):
-    """One that shows the name at work: it is run with the doctests of its module."""
-    thing = getattr(holdfast, name)
-    text = inspect.getdoc(thing)
-    assert text, f"{name} has no docstring"
+PACKAGES = [
+    holdfast,
+    *(importlib.import_module(f"holdfast.{name}") for name in ("optim", "stability", "spline", "rrnn")),
+]
+NAMES = [  # constants have no docstring of their own
+    pytest.param(getattr(package, name), id=f"{package.__name__}.{name}")
+    for package in PACKAGES
+    for name in package.__all__
+    if callable(getattr(package, name))
+]
+
+
+@pytest.mark.parametrize("thing", NAMES)
+def test_a_public_name_has_a_docstring_with_an_example(thing):
+    """One of its own that shows the name at work: it is run with the doctests of its module."""
+    text = vars(thing).get("__doc__") if isinstance(thing, type) else inspect.getdoc(thing)
+    assert text, f"{thing.__name__} has no docstring"
     assert "Example:" in text
     assert doctest.DocTestParser().get_examples(text)
 
 
-@pytest.mark.parametrize("name", holdfast.__all__)
-def test_the_example_of_a_public_name_runs(name):
-    thing = getattr(holdfast, name)
+@pytest.mark.parametrize("thing", NAMES)
+def test_the_example_of_a_public_name_runs(thing):
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
-    found = doctest.DocTestFinder(recurse=False).find(thing, name, module=sys.modules[thing.__module__])
+    found = doctest.DocTestFinder(recurse=False).find(thing, thing.__name__, module=sys.modules[thing.__module__])
     assert found
     for example in found:
         assert runner.run(example).failed == 0

@@ -1,6 +1,13 @@
-"""What goes wrong, by name. A message says who speaks, what was expected, what came and what to do."""
+"""Exceptions, warnings, and the checks that every package shares.
+
+A message has three parts: what was expected and by whom, what was found, and what to do.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
 
 __all__ = [
     "CheckpointError",
@@ -16,11 +23,15 @@ __all__ = [
     "Interrupted",
     "LostProcessError",
     "MissingExtraError",
+    "NoBoundError",
     "OutsideSetError",
     "SettingError",
     "ShapeError",
     "StateDictError",
     "UncheckedWarning",
+    "one_of",
+    "positive_number",
+    "positive_size",
 ]
 
 
@@ -164,6 +175,15 @@ class MissingExtraError(HoldfastError, ImportError):
     """
 
 
+class NoBoundError(HoldfastError, NotImplementedError):
+    """No bound is proved for this cell, this nonlinearity or this setting.
+
+    Example:
+        >>> issubclass(NoBoundError, NotImplementedError)
+        True
+    """
+
+
 class FusedError(HoldfastError, RuntimeError):
     """``backend="fused"`` was asked for by name and cannot run this cell or this call.
 
@@ -189,3 +209,41 @@ class UncheckedWarning(UserWarning):
         >>> issubclass(UncheckedWarning, UserWarning)
         True
     """
+
+
+def positive_size(who: str, name: str, value: Any) -> int:
+    """``value`` if it is a whole number of at least 1; else an error in the name of ``who``.
+
+    Example:
+        >>> positive_size("RNN", "hidden_size", 0)
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: RNN expects hidden_size to be a whole number of at least 1, got 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise SettingError(f"{who} expects {name} to be a whole number of at least 1, got {value!r}.")
+    return value
+
+
+def positive_number(who: str, name: str, value: Any) -> float:
+    """``value`` as a float if it is positive and finite; else an error in the name of ``who``.
+
+    Example:
+        >>> positive_number("SpectralBall", "radius", 0)
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: SpectralBall expects radius to be positive and finite, got 0.
+    """
+    if not (value > 0 and math.isfinite(value)):
+        raise SettingError(f"{who} expects {name} to be positive and finite, got {value}.")
+    return float(value)
+
+
+def one_of(who: str, name: str, value: Any, known: Iterable[Any]) -> None:
+    """Raise in the name of ``who`` unless ``value`` is one of ``known``.
+
+    Example:
+        >>> one_of("kappa", "form", "print", ("exact", "published"))
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: kappa expects form to be one of exact, published, got 'print'.
+    """
+    if value not in (known := tuple(known)):
+        raise SettingError(f"{who} expects {name} to be one of {', '.join(map(str, known))}, got {value!r}.")

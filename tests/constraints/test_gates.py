@@ -148,7 +148,7 @@ def test_contains_is_the_set_and_no_more():
 
 
 def test_bad_settings_are_named():
-    with pytest.raises(SettingError, match="clip to be '2alpha', 'alpha' or None, got 'beta'"):
+    with pytest.raises(SettingError, match="clip to be one of 2alpha, alpha, None, got 'beta'"):
         ScalarGates(clip="beta")
     with pytest.raises(SettingError, match="either horizon or logits"):
         ScalarGates(alpha_logit=-3.0, horizon=10)

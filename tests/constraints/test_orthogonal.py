@@ -193,15 +193,15 @@ def test_exponential_reaches_rotations_only_and_reflections_are_counted():
 def test_bad_settings_are_named():
     with pytest.raises(SettingError, match="even size, got 7; take 8"):
         RotationProduct(7)
-    with pytest.raises(SettingError, match="at least 1 sublayer, got 0"):
+    with pytest.raises(SettingError, match="sublayers to be a whole number of at least 1, got 0"):
         RotationProduct(8, sublayers=0)
-    with pytest.raises(SettingError, match="size of at least 1, got 0"):
+    with pytest.raises(SettingError, match="size to be a whole number of at least 1, got 0"):
         SkewExponential(0)
-    with pytest.raises(SettingError, match='"cayley", "henaff" or "identity", got \'zero\''):
+    with pytest.raises(SettingError, match="one of cayley, henaff, identity, got 'zero'"):
         SkewExponential(4, init="zero")
     with pytest.raises(SettingError, match="from 0 to 4, got 5"):
         ScaledCayley(4, negative_signs=5)
-    with pytest.raises(SettingError, match="at least 1 reflection"):
+    with pytest.raises(SettingError, match="reflections to be a whole number of at least 1, got"):
         HouseholderProduct(4, reflections=0)
     with pytest.raises(SettingError, match="'rotations', 'exp', 'cayley', 'householder' or an OrthogonalMap, got 'so'"):
         orthogonal_map("so", 4)

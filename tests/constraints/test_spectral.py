@@ -149,9 +149,9 @@ def test_assigning_and_bad_settings():
     with pytest.raises(SettingError, match=r"map to be one of clip, scale"):
         SpectralBall(1.0, "cut")
     for radius in (0.0, -1.0, math.inf):
-        with pytest.raises(SettingError, match=r"positive, finite radius"):
+        with pytest.raises(SettingError, match=r"radius to be positive and finite"):
             SpectralBall(radius)
-        with pytest.raises(SettingError, match=r"positive, finite radius"):
+        with pytest.raises(SettingError, match=r"radius to be positive and finite"):
             clip_spectral(torch.eye(2), radius)
     with pytest.raises(ShapeError, match=r"expects a matrix"):
         shrink_spectral(torch.zeros(3), 1.0)

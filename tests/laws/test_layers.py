@@ -13,7 +13,7 @@ import torch
 from torch.func import functional_call
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from holdfast import Random, Recurrent, scan
+from holdfast import RandomStart, Recurrent, scan
 
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -71,7 +71,7 @@ def test_same_seed_gives_the_same_layer_and_the_same_run(factory):
     runs = []
     for _ in range(2):
         torch.manual_seed(7)
-        layer = _stack(factory, dropout=0.5, initial_state=Random(0.1))
+        layer = _stack(factory, dropout=0.5, initial_state=RandomStart(0.1))
         output, h_n = layer(torch.randn(5, 2, 3))
         output.sum().backward()
         gradients = [weight.grad for weight in layer.parameters() if weight.grad is not None]
@@ -147,7 +147,7 @@ def test_without_outputs_the_last_states_are_the_same(factory):
 def test_random_start_is_fresh_a_sequence_in_training_and_zero_in_evaluation(factory):
     """Equal sequences differ from run to run and from sample to sample in training; in evaluation neither."""
     layer, xs = (
-        Recurrent(factory, 3, 4, initial_state=Random(0.5), backend="reference"),
+        Recurrent(factory, 3, 4, initial_state=RandomStart(0.5), backend="reference"),
         torch.randn(3, 1, 3).expand(3, 2, 3),
     )
     zeros = Recurrent(layer.cells[0], backend="reference")
@@ -172,7 +172,7 @@ def test_learned_start_receives_gradients_and_starts_at_zero(factory):
 
 def test_a_given_start_overrides_every_other(factory):
     xs = torch.randn(3, 2, 3)
-    layer = _stack(factory, initial_state=Random(1.0))
+    layer = _stack(factory, initial_state=RandomStart(1.0))
     h_0 = tuple(torch.randn(4, 2, size) for size in layer.cells[0].state_sizes)
     h_0 = h_0[0] if len(h_0) == 1 else h_0
     _close(layer(xs, h_0), layer(xs, h_0))

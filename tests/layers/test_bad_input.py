@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import holdfast
-from holdfast import GRU, LSTM, RNN, SGORNN, FastRNN, Random, Recurrent, RNNCell, ScalarGates, SGORNNCell, scan
+from holdfast import GRU, LSTM, RNN, SGORNN, FastRNN, RandomStart, Recurrent, RNNCell, ScalarGates, SGORNNCell, scan
 from holdfast.errors import (
     ConversionError,
     DeviceError,
@@ -72,15 +72,15 @@ SHAPES = {
     "lengths below zero": (lambda: scan(RNNCell(3, 4), xs, lengths=torch.tensor([5, -1])), ["5 steps", "-1 to 5"]),
     "packing that grows": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(5, 3), torch.tensor([2, 3]))),
-        ["[2, 3]", "5 rows", "enforce_sorted=False"],
+        ["[2, 3]", "add up to 5", "enforce_sorted=False"],
     ),
     "packing that does not add up": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(5, 3), torch.tensor([3, 1]))),
-        ["[3, 1]", "5 rows"],
+        ["[3, 1]", "add up to 5"],
     ),
     "packing with an empty step": (
         lambda: RNN(3, 4)(PackedSequence(torch.zeros(2, 3), torch.tensor([2, 0]))),
-        ["[2, 0]", "2 rows"],
+        ["[2, 0]", "add up to 2"],
     ),
 }
 
@@ -139,17 +139,17 @@ SETTINGS = {
     "odd size for rotations": (lambda: SGORNN(3, 5), ["even", "5", "6"]),
     "odd size for VPRNN": (lambda: holdfast.VPRNNCell(3, 7), ["even", "7"]),
     "sublayers 0": (lambda: holdfast.VPRNNCell(3, 4, sublayers=0), ["sublayer", "0"]),
-    "unknown nonlinearity": (lambda: RNN(3, 4, nonlinearity="rleu"), ["relu, tanh", "'rleu'"]),
+    "unknown nonlinearity": (lambda: RNN(3, 4, nonlinearity="rleu"), ["tanh, sigmoid, relu", "'rleu'"]),
     "unknown nonlinearity of ExpRNN": (lambda: holdfast.ExpRNN(3, 4, nonlinearity="mod"), ["'mod'"]),
     "unknown start": (lambda: RNN(3, 4, init="eye"), ["uniform, identity, np", "'eye'"]),
     "unknown start of ExpRNN": (lambda: holdfast.ExpRNN(3, 4, init="eye"), ["henaff", "'eye'"]),
-    "unknown reset": (lambda: GRU(3, 4, reset="between"), ['"before"', "'between'"]),
+    "unknown reset": (lambda: GRU(3, 4, reset="between"), ["before, after", "'between'"]),
     "unknown map": (lambda: SGORNN(3, 4, recurrent="givens"), ["rotations", "'givens'"]),
     "map of another size": (lambda: SGORNNCell(3, 4, recurrent=holdfast.RotationProduct(6)), ["4", "6"]),
     "unknown clip": (lambda: ScalarGates(clip="beta"), ["2alpha", "'beta'"]),
     "unknown initial state": (lambda: RNN(3, 4, initial_state="ones"), ['"zeros"', "'ones'"]),
-    "negative noise": (lambda: Random(-1.0), ["at least 0", "-1.0"]),
-    "noise that is no number": (lambda: Random(float("nan")), ["nan"]),
+    "negative noise": (lambda: RandomStart(-1.0), ["at least 0", "-1.0"]),
+    "noise that is no number": (lambda: RandomStart(float("nan")), ["nan"]),
     "dropout above 1": (lambda: RNN(3, 4, 2, dropout=1.5), ["0 to 1", "1.5"]),
     "unknown backend of a layer": (lambda: RNN(3, 4, backend="cuda"), ["auto, reference, fused", "'cuda'"]),
     "unknown backend of a scan": (lambda: scan(RNNCell(3, 4), xs, backend="gpu"), ["auto, reference, fused", "'gpu'"]),
@@ -197,16 +197,27 @@ class Model(nn.Module):
         self.rnn, self.readout = rnn, nn.Linear(4, 1)
 
 
-@pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
 @pytest.mark.parametrize(("make", "make_other", "parts"), OTHERS.values(), ids=OTHERS)
-def test_another_layers_state_dict_changes_nothing(make, make_other, parts, nested):
-    """Alone or inside a larger model, every weight is afterwards what it was before."""
+def test_another_layers_state_dict_changes_nothing(make, make_other, parts):
+    """Every weight is afterwards what it was before."""
     layer, other = make(), make_other()
-    if nested:
-        layer, other = Model(layer), Model(other)
     before = copy.deepcopy(layer.state_dict())
     _refuses(StateDictError, [*parts, "Nothing"], lambda: layer.load_state_dict(other.state_dict()))
     assert all(torch.equal(weight, before[name]) for name, weight in layer.state_dict().items())
+
+
+@pytest.mark.parametrize(("make", "make_other", "parts"), OTHERS.values(), ids=OTHERS)
+def test_inside_a_larger_model_another_layers_state_dict_is_refused(make, make_other, parts):
+    """Wrong shapes by us, before the layer changes; wrong names by PyTorch, which knows ``strict`` and names them."""
+    model, other = Model(make()), Model(make_other())
+    before = copy.deepcopy(model.rnn.state_dict())
+    with pytest.raises(RuntimeError) as caught:
+        model.load_state_dict(other.state_dict())
+    if isinstance(caught.value, StateDictError):
+        assert all(part in str(caught.value) for part in (*parts, "Nothing"))
+        assert all(torch.equal(weight, before[name]) for name, weight in model.rnn.state_dict().items())
+    else:
+        assert "key(s) in state_dict" in str(caught.value)
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])

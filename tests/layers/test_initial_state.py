@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from holdfast import Cell, Random, Recurrent
+from holdfast import Cell, RandomStart, Recurrent
 
 
 class HoldCell(Cell):
@@ -24,7 +24,7 @@ class HoldCell(Cell):
 @pytest.mark.parametrize("std", [0.0, 0.01, 2.0])
 def test_random_start_is_gaussian_of_that_spread(std):
     """Mean and spread to five standard errors over 2 · 500 · 8 numbers, and independent from entry to entry."""
-    layer = Recurrent(HoldCell, 3, 8, bidirectional=True, initial_state=Random(std))
+    layer = Recurrent(HoldCell, 3, 8, bidirectional=True, initial_state=RandomStart(std))
     _, h = layer(torch.zeros(1, 500, 3))
     assert abs(h.mean().item()) <= 5 * std / math.sqrt(h.numel())
     assert abs(h.std().item() - std) <= 5 * std / math.sqrt(2 * h.numel())
@@ -35,7 +35,7 @@ def test_random_start_is_gaussian_of_that_spread(std):
 
 
 def test_random_start_follows_the_seed():
-    layer, runs = Recurrent(HoldCell, 3, 8, initial_state=Random(1.0)), []
+    layer, runs = Recurrent(HoldCell, 3, 8, initial_state=RandomStart(1.0)), []
     for _ in range(2):
         torch.manual_seed(11)
         runs.append(layer(torch.zeros(1, 4, 3))[1])

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrize
 import holdfast
 import holdfast.optim
 from holdfast.errors import SettingError, ShapeError
-from holdfast.optim import Dense, Network, Recurrence, kappa, kappa_first, network_of, path_norm_sq
+from holdfast.optim import Dense, PathNetwork, Recurrence, kappa, kappa_first, path_network, path_norm_sq
 
 from .graphs import Model
 
@@ -22,13 +22,13 @@ def model_of(rnn):
 
 
 REFUSED = {
-    "tanh": (lambda: holdfast.RNN(2, 3), r"RNNCell with nonlinearity tanh\. Path norms are those of ReLU networks"),
+    "tanh": (lambda: holdfast.RNN(2, 3), r"RNNCell with nonlinearity tanh\. Path norms are for ReLU networks"),
     "torch tanh": (lambda: nn.RNN(2, 3), r"torch.nn.RNN of mode RNN_TANH.*any_nonlinearity=True"),
     "LSTM": (lambda: holdfast.LSTM(2, 3), r"LSTMCell with gates.*any_nonlinearity=True"),
     "GRU": (lambda: holdfast.GRU(2, 3), r"GRUCell with gates"),
     "torch LSTM": (lambda: nn.LSTM(2, 3), r"torch.nn.LSTM of mode LSTM"),
     "noise": (
-        lambda: holdfast.RNN(2, 3, nonlinearity="relu", initial_state=holdfast.Random(0.1)),
+        lambda: holdfast.RNN(2, 3, nonlinearity="relu", initial_state=holdfast.RandomStart(0.1)),
         "starts at random: noise of one size is not rescaled",
     ),
 }
@@ -40,8 +40,8 @@ def test_a_model_that_is_no_relu_network_is_refused_unless_asked_for(name):
     build, reason = REFUSED[name]
     model = model_of(build())
     with pytest.raises(SettingError, match=reason):
-        network_of(model)
-    network = network_of(model, any_nonlinearity=True)
+        path_network(model)
+    network = path_network(model, any_nonlinearity=True)
     gradients = torch.autograd.grad(path_norm_sq(network, STEPS), list(model.parameters()), create_graph=True)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(2 * parameter.detach() * kappa_first(network, STEPS)[parameter], gradient.detach())
@@ -52,18 +52,18 @@ def test_a_model_that_is_no_relu_network_is_refused_unless_asked_for(name):
 
 @pytest.mark.parametrize("layer", [holdfast.SGORNN, holdfast.VPRNN, holdfast.ExpRNN, holdfast.FastRNN])
 def test_weights_that_are_no_edges_are_refused_whatever_the_flag(layer):
-    with pytest.raises(SettingError, match="gates and constrained matrices are no weights of edges"):
-        network_of(model_of(layer(2, 4)), any_nonlinearity=True)
+    with pytest.raises(SettingError, match="gates and constrained matrices are not weights of edges"):
+        path_network(model_of(layer(2, 4)), any_nonlinearity=True)
 
 
 def test_parametrized_weights_are_refused():
     layer = holdfast.RNN(2, 3, nonlinearity="relu")
     holdfast.orthogonal(layer.cells[0], "weight_hh")
     with pytest.raises(SettingError, match="computed from other parameters"):
-        network_of(model_of(layer))
+        path_network(model_of(layer))
     readout = parametrize.register_parametrization(nn.Linear(3, 2), "weight", nn.Identity())
     with pytest.raises(SettingError, match="computed from other parameters"):
-        network_of(readout)
+        path_network(readout)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_parametrized_weights_are_refused():
 def test_every_nonlinearity_that_scales_is_taken(phi):
     """φ(αz) = αφ(z) and φ(z) = z for z ≥ 0: the theorems use no more of ReLU."""
     cell = functools.partial(holdfast.RNNCell, nonlinearity=phi)
-    assert len(network_of(model_of(holdfast.Recurrent(cell, 2, 3))).layers) == 1
+    assert len(path_network(model_of(holdfast.Recurrent(cell, 2, 3))).layers) == 1
 
 
 def test_linear_systems_are_taken():
-    assert len(network_of(model_of(holdfast.LinearRNN(2, 3))).layers) == 1
+    assert len(path_network(model_of(holdfast.LinearRNN(2, 3))).layers) == 1
     with pytest.raises(SettingError, match="leave output_size out"):
-        network_of(holdfast.LinearRNN(2, 3, output_size=4))
+        path_network(holdfast.LinearRNN(2, 3, output_size=4))
 
 
 def test_both_kinds_of_layers_have_the_same_paths():
@@ -100,7 +100,7 @@ def test_both_kinds_of_layers_have_the_same_paths():
     [
         (
             nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)),
-            "pieces_of got Tanh. Path norms are those of ReLU",
+            "pieces_of got Tanh. Path norms are for ReLU",
         ),
         (nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), "does not know the paths through a BatchNorm1d; it knows"),
         (nn.Embedding(5, 2, max_norm=1.0), "without max_norm"),
@@ -113,28 +113,28 @@ def test_both_kinds_of_layers_have_the_same_paths():
 )
 def test_modules_without_known_paths_are_named(module, reason):
     with pytest.raises(SettingError, match=reason):
-        network_of(module)
+        path_network(module)
 
 
 def test_other_nonlinearities_between_pieces_count_as_relu_if_asked_for():
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     twin = nn.Sequential(model[0], nn.ReLU(), nn.Dropout(), model[2])
-    assert path_norm_sq(network_of(model, any_nonlinearity=True)) == path_norm_sq(twin)
+    assert path_norm_sq(path_network(model, any_nonlinearity=True)) == path_norm_sq(twin)
 
 
 def test_a_network_written_down_is_checked():
     W, U = torch.ones(3, 2), torch.ones(3, 3)
     with pytest.raises(ShapeError, match=r"layer 1 to read 3 features, its weight_ih is \(3, 2\)"):
-        Network(layers=(Recurrence(W, U), Recurrence(W, U)))
+        PathNetwork(layers=(Recurrence(W, U), Recurrence(W, U)))
     with pytest.raises(ShapeError, match=r"weight_hh \(hidden, hidden\)"):
         Recurrence(W, torch.ones(2, 2))
     with pytest.raises(ShapeError, match="biases of 3 entries"):
         Recurrence(W, U, (torch.ones(2),))
     with pytest.raises(SettingError, match="at least one layer or piece"):
-        Network()
-    with pytest.raises(SettingError, match=r"expects a module or a holdfast.optim.Network, got list"):
-        network_of([W, U])
-    assert network_of(network := Network(decoder=(Dense(W),))) is network
+        PathNetwork()
+    with pytest.raises(SettingError, match=r"expects a module or a holdfast.optim.PathNetwork, got list"):
+        path_network([W, U])
+    assert path_network(network := PathNetwork(decoder=(Dense(W),))) is network
 
 
 def test_models_move_between_number_types():

@@ -138,12 +138,12 @@ def test_feed_forward_products_past_float64_saturate():
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_scale_taken_out_does_not_matter(layers, last_only):
     """γ², κ⁽¹⁾ and κ⁽²⁾ with η = 0, 0.3 and 1 agree, where all of them fit."""
-    from holdfast.optim.describe import network_of
+    from holdfast.optim.describe import path_network
     from holdfast.optim.path_norm import _first, _second
     from holdfast.optim.squared_network import backward_flows, forward_flows, saturated
 
     model, steps = random_model(2, 4, layers, last_only=last_only, words=3, learned=True), 20
-    network, every, found = network_of(model), not last_only, []
+    network, every, found = path_network(model), not last_only, []
     with torch.no_grad():
         for rate in (0.0, 0.3, 1.0):
             forward = forward_flows(network, steps, every, rate)

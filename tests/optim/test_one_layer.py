@@ -8,7 +8,7 @@ from torch import nn
 
 from holdfast import RNN
 from holdfast.errors import SettingError
-from holdfast.optim import PathSGD, compiled_flow, kappa_first, network_of
+from holdfast.optim import PathSGD, compiled_flow, kappa_first, path_network
 from holdfast.optim.one_layer import one_layer_first
 
 
@@ -68,7 +68,7 @@ def test_past_the_range_of_float32_it_is_computed_in_float64(what):
             model.rnn.l0.bias.mul_(1e-8)
         else:
             model.rnn.l0.weight_hh.mul_(1e3 if what == "growing" else 0.0)
-    network = network_of(model)
+    network = path_network(model)
     steps = 1 if what == "zero" else 50  # in one step no path meets U
     with torch.no_grad():
         assert one_layer_first(network, steps, every=False) is None
@@ -101,5 +101,5 @@ def test_a_step_of_path_sgd_is_the_same_with_and_without_it(monkeypatch):
 
 
 def test_another_precision_is_refused():
-    with pytest.raises(SettingError, match=r"float32 or torch\.float64, got torch\.float16"):
+    with pytest.raises(SettingError, match=r"float32, torch\.float64, got torch\.float16"):
         kappa_first(Model(), 4, dtype=torch.float16)

@@ -8,7 +8,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError
-from holdfast.optim import Dense, Lookup, Network, kappa, kappa_first, kappa_second, network_of, path_norm_sq
+from holdfast.optim import Dense, Lookup, PathNetwork, kappa, kappa_first, kappa_second, path_network, path_norm_sq
 from holdfast.optim.second_term import block_size, edge_pairs
 
 from .graphs import Model, over_all_paths, random_model
@@ -138,10 +138,10 @@ def test_biases_are_edges_from_a_node_fixed_at_one():
 
 def test_an_embedding_is_a_linear_map_of_one_hot_inputs():
     model = random_model(2, 3, 1, words=5)
-    network, E = network_of(model), model.embedding.weight
+    network, E = path_network(model), model.embedding.weight
     dense = nn.Parameter(E.detach().mT.clone())
     assert isinstance(network.encoder[0], Lookup)
-    linear = Network(layers=network.layers, decoder=network.decoder, encoder=(Dense(dense),), last_only=True)
+    linear = PathNetwork(layers=network.layers, decoder=network.decoder, encoder=(Dense(dense),), last_only=True)
     torch.testing.assert_close(path_norm_sq(linear, 4), path_norm_sq(network, 4))
     torch.testing.assert_close(kappa_first(linear, 4)[dense].mT, kappa_first(network, 4)[E])
 
@@ -185,7 +185,7 @@ CONVOLUTIONAL = {
 def test_convolutional_networks(layers):
     """γ² of the unrolled matrices; 2 p κ⁽¹⁾ is its gradient; κ⁽²⁾ = 0, so κ is half the second derivative."""
     model = nn.Sequential(*layers())
-    network = network_of(model, input_shape=(2, 6, 6))
+    network = path_network(model, input_shape=(2, 6, 6))
     flow = torch.ones(72)
     for matrix, bias in linear_maps(model, torch.randn(2, 6, 6)):
         flow = matrix.square() @ flow + bias.square()
@@ -199,7 +199,7 @@ def test_convolutional_networks(layers):
         index = (0,) * parameter.dim()
         (row,) = torch.autograd.grad(gradient[index], parameter, retain_graph=True)
         torch.testing.assert_close(kappa(network)[parameter][index], row[index] / 2)
-    with pytest.raises(SettingError, match="network_of\\(model, input_shape="):
+    with pytest.raises(SettingError, match="path_network\\(model, input_shape="):
         path_norm_sq(model)
 
 
@@ -220,9 +220,9 @@ def test_bad_settings_are_named():
     rnn = holdfast.RNN(2, 3, nonlinearity="relu")
     with pytest.raises(SettingError, match='expects outputs="last" or "every"'):
         path_norm_sq(rnn, 4)
-    with pytest.raises(SettingError, match='to be "last" or "every", got \'first\''):
+    with pytest.raises(SettingError, match="to be one of last, every, None, got 'first'"):
         path_norm_sq(rnn, 4, "first")
-    with pytest.raises(SettingError, match="got outputs='every', but the model says last_only=True"):
+    with pytest.raises(SettingError, match="expects outputs='last', since the model has last_only=True, got 'every'"):
         kappa_first(random_model(2, 3, 1), 4, "every")
     with pytest.raises(SettingError, match="steps to be a whole number of at least 1, got 0"):
         path_norm_sq(rnn, 0, "last")

@@ -9,7 +9,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, StateDictError
-from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, network_of, path_norm_sq
+from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, path_network, path_norm_sq
 
 from .graphs import Model, random_model
 
@@ -172,7 +172,7 @@ def test_groups_have_settings_of_their_own_and_may_opt_out():
         lambda: PathSGD([*model.parameters(), other], model, steps=STEPS),
         lambda: PathSGD(model.parameters(), model, steps=STEPS).add_param_group({"params": [other]}),
     ):
-        with pytest.raises(SettingError, match=r'shape \(3,\) that is no weight of the network.*"path": False'):
+        with pytest.raises(SettingError, match=r'shape \(3,\) that has no κ.*"path": False'):
             build()
 
 
@@ -253,7 +253,7 @@ def test_a_relative_step_is_as_long_as_lr_times_the_path_norm(scale):
     before = parameters(model)
     optimiser.step()
     assert all(map(torch.equal, parameters(model), before))
-    with pytest.raises(SettingError, match="match_sgd or relative, not both"):
+    with pytest.raises(SettingError, match="match_sgd or relative, got both"):
         PathSGD(model.parameters(), model, steps=STEPS, relative=True, match_sgd=True)
 
 
@@ -261,7 +261,7 @@ def test_a_recurrent_network_must_say_how_long_its_sequences_are():
     """At T = 1 no path meets U: its κ would be 0, and its step anything. A feed-forward network has no length."""
     model, _ = model_and_data()
     for build in (PathSGD, PathAdam):
-        with pytest.raises(SettingError, match="expects steps=T, the length of the sequences"):
+        with pytest.raises(SettingError, match="expects steps, the length of the sequences"):
             build(model.parameters(), model, lr=0.1)
     feed_forward = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
     assert PathSGD(feed_forward.parameters(), feed_forward, lr=0.1).preconditioner.steps == 1
@@ -362,7 +362,7 @@ def test_path_sgd_learns_what_sgd_cannot_from_a_badly_scaled_start():
 
 
 def test_a_network_of_its_own_class_is_described():
-    """A model that network_of cannot read works through a Network."""
+    """A model that path_network cannot read works through a PathNetwork."""
 
     class Own(nn.Module):
         def __init__(self):
@@ -372,12 +372,12 @@ def test_a_network_of_its_own_class_is_described():
         def forward(self, xs):
             return self.head(self.memory(xs)[0][-1])
 
-    from holdfast.optim import Network, pieces_of, recurrences_of
+    from holdfast.optim import PathNetwork, pieces_of, recurrences_of
 
     model = Own()
-    with pytest.raises(SettingError, match=r"does not know the paths through a Own.*holdfast.optim.Network"):
-        network_of(model)
-    network = Network(layers=recurrences_of(model.memory), decoder=pieces_of(model.head), last_only=True)
+    with pytest.raises(SettingError, match=r"does not know the paths through a Own.*holdfast.optim.PathNetwork"):
+        path_network(model)
+    network = PathNetwork(layers=recurrences_of(model.memory), decoder=pieces_of(model.head), last_only=True)
     optimiser = PathSGD(model.parameters(), network, lr=0.1, steps=STEPS)
     backward(model, torch.randn(STEPS, 3, 2))
     optimiser.step()

@@ -16,7 +16,7 @@ from holdfast.optim import (
     kappa,
     kappa_first,
     kappa_second,
-    network_of,
+    path_network,
     path_norm_sq,
     rescale_,
 )
@@ -200,7 +200,7 @@ def test_feed_forward_networks_are_rescaled_by_unit_and_by_channel(name):
     assert distance(model, other, xs) < 1e-12
 
     def make(model):
-        network = network_of(model, input_shape=None if name == "dense" else (2, 6, 6))
+        network = path_network(model, input_shape=None if name == "dense" else (2, 6, 6))
         return PathSGD(model.parameters(), network, lr=1e-2)
 
     assert distance(trained(model, make, xs), trained(other, make, xs), xs) < 1e-9

@@ -114,9 +114,8 @@ def test_weights_start_at_the_norm_that_is_asked_for():
 def test_auxiliary_vectors_are_in_the_pool():
     cell = RRNNCell(3, 3, auxiliary=("0", "1", "e2"), rounds=1)
     assert cell.leaf_names == (("x", "h", "0", "1", "e2"),)
-    cell.begin_notes(tracing=True)
-    cell(torch.randn(2, 3))
-    assert cell.notes[0][0].leaves[2:, 0].tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 0]]
+    _, (grown,) = cell.grown_step(torch.randn(2, 3), cell.initial_state(2), cell.weights())
+    assert grown.leaves[2:, 0].tolist() == [[0, 0, 0], [1, 1, 1], [0, 1, 0]]
 
 
 def test_bad_settings_are_named():
@@ -124,7 +123,7 @@ def test_bad_settings_are_named():
         ({"operators": ["plus"]}, "add, mul, max"),
         ({"activations": []}, "sigmoid"),
         ({"rounds": 0}, "rounds"),
-        ({"choice": "best"}, '"hard" or "soft"'),
+        ({"choice": "best"}, "one of hard, soft"),
         ({"choice": "soft", "batch_norm": True}, "batch_norm"),
         ({"auxiliary": ["e9"]}, "e4"),
         ({"states": 2, "scorer": [4]}, "2 scorers"),
@@ -336,13 +335,13 @@ def test_a_layer_at_the_lstm_is_at_no_distance_from_it():
 
 
 def test_parts_are_asked_for_after_a_training_call_with_weights():
-    with pytest.raises(SettingError, match="without loss"):
+    with pytest.raises(SettingError, match="expects a loss"):
         RRNN(4, 4, rounds=1).loss_parts()
     assert RRNN(4, 4, rounds=1).penalty() is None
-    with pytest.raises(SettingError, match="after a call in training"):
+    with pytest.raises(SettingError, match="a call in training mode with gradients"):
         RRNN(4, 4, rounds=1, loss=TreeLoss(tree=1.0)).penalty()
     for settings, words in (({"tree": -1.0}, "tree"), ({"threshold": 0.0}, "threshold"), ({"forms": "all"}, "given")):
         with pytest.raises(SettingError, match=words):
             TreeLoss(**settings)
-    with pytest.raises(SettingError, match="has 2 state vectors"):
+    with pytest.raises(SettingError, match="expects 2 state vectors"):
         TreeLoss(target="lstm").targets(1)

@@ -226,7 +226,7 @@ def test_pytorchs_gru_is_no_teacher_for_this_tree():
 
 
 def test_a_target_needs_leaves_that_exist():
-    with pytest.raises(SettingError, match="'c'; the step has x, h"):
+    with pytest.raises(SettingError, match="leaves out of x, h, got 'c'"):
         Target(lstm_trees(tuples=False)[0]).vectors({"x": torch.zeros(1, 2), "h": torch.zeros(1, 2)})
 
 

@@ -206,7 +206,7 @@ def test_penalty_and_noise_push_the_slope_the_same_way():
     ends = {}
     for how in ("plain", "noise", "penalty"):
         torch.manual_seed(0)
-        start = holdfast.Random(1.0) if how == "noise" else "zeros"
+        start = holdfast.RandomStart(1.0) if how == "noise" else "zeros"
         rnn = holdfast.RNN(2, 16, nonlinearity="relu", init="identity", initial_state=start)
         model = nn.Module()
         model.rnn, model.readout = rnn, nn.Linear(16, 3)

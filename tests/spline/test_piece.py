@@ -8,7 +8,7 @@ from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
-from holdfast.spline import MaxAffine, StepForm, affine_piece, regions_of, step_form
+from holdfast.spline import MaxAffine, StepForm, affine_piece, step_form
 
 from .models import INPUTS, OUTPUTS, build, models
 
@@ -168,7 +168,7 @@ def test_a_linear_network_has_one_piece():
 def test_dropout_and_a_random_start_are_left_out():
     """The map is that of evaluation, whatever mode the model is in."""
     rnn = holdfast.RNN(
-        INPUTS, 4, 2, nonlinearity="relu", dropout=0.5, initial_state=holdfast.Random(1.0), backend="reference"
+        INPUTS, 4, 2, nonlinearity="relu", dropout=0.5, initial_state=holdfast.RandomStart(1.0), backend="reference"
     ).train()
     x = torch.randn(5, INPUTS)
     torch.testing.assert_close(affine_piece(rnn, x)(x), rnn.eval()(x)[1][-1])
@@ -247,7 +247,7 @@ def test_a_cell_of_ones_own_joins_by_registration():
     layer, x = holdfast.Recurrent(Doubled(), backend="reference"), torch.randn(6, INPUTS)
     with pytest.raises(SettingError, match=r"step_form\.register"):
         affine_piece(layer, x)
-    step_form.register(Doubled, lambda cell: StepForm(cell.weight, 0.5 * torch.eye(4), None, regions_of(torch.relu)))
+    step_form.register(Doubled, lambda cell: StepForm(cell.weight, 0.5 * torch.eye(4), None, torch.relu))
     torch.testing.assert_close(affine_piece(layer, x)(x), layer(x)[1][-1])
 
 

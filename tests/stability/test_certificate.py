@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import holdfast
-from holdfast import Random, ScalarGates
+from holdfast import RandomStart, ScalarGates
 from holdfast.errors import DTypeError, SettingError, ShapeError
 from holdfast.stability import Assumption, NoBoundError, Region, certificate, project_, stack_bounds
 
@@ -26,7 +26,7 @@ def test_every_premise_is_judged_on_the_model():
     assert verdicts(holdfast.RNN(2, 4, nonlinearity="relu"))["smooth"] == "broken"
     assert verdicts(holdfast.RNN(2, 4))["f(0, 0) = 0"] == "broken"
     assert verdicts(holdfast.RNN(2, 4, initial_state="learned"))["h_0 = 0"] == "broken"
-    noisy = holdfast.RNN(2, 4, initial_state=Random(0.1))
+    noisy = holdfast.RNN(2, 4, initial_state=RandomStart(0.1))
     assert verdicts(noisy)["deterministic"] == "broken"
     assert verdicts(noisy.eval())["deterministic"] == "holds"
     assert verdicts(holdfast.RNN(2, 4, 2, dropout=0.5))["deterministic"] == "broken"
@@ -123,7 +123,7 @@ def test_what_cannot_be_certified_is_refused_with_the_reason():
     layer = project_(holdfast.RNN(2, 4), rate=0.9)
     with pytest.raises(NoBoundError, match=r"RNN\(2, 4\) is not certified as stable: λ = 1 ≥ 1.*project_"):
         certificate(holdfast.RNN(2, 4, init="identity"), 1.0).horizon()
-    with pytest.raises(SettingError, match=r"depends on the loss: give loss_lipschitz"):
+    with pytest.raises(SettingError, match=r"depend on the loss: give loss_lipschitz"):
         certificate(layer, 1.0).gradient_gap(3)
     with pytest.raises(SettingError, match=r"region=Region\("):
         certificate(layer, 1.0, loss_lipschitz=1.0, loss_smoothness=1.0).weight_gap(3, 10, 0.1)

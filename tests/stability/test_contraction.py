@@ -58,7 +58,7 @@ def test_no_observed_step_passes_the_proved_rate(name, seed, layers, size, bound
     xs = torch.randn(5, 4, 2)
     xs *= bound / xs.norm(dim=2).max()
     seen = observed_contraction(layer, xs, times=2, iterations=5, input_bound=bound)
-    assert 0 < seen <= contraction_rate(layer, input_bound=bound) * (1 + 1e-9)
+    assert 0 <= seen <= contraction_rate(layer, input_bound=bound) * (1 + 1e-9)  # 0 if every ReLU is off
 
 
 @given(seed=st.integers(0, 10**6), scale=st.floats(0.1, 2))
@@ -228,18 +228,18 @@ def test_what_has_no_bound_is_refused_by_name():
         contraction_rate(OwnCell(3, 3))
     assert {"RNNCell", "LinearCell", "SGORNNCell", "VPRNNCell", "LSTMCell"} <= set(certified_cells())
     with pytest.raises(
-        DTypeError, match=r"holdfast cell or layer, got RNN; for a torch.nn layer use holdfast.from_torch"
+        DTypeError, match=r"holdfast cell or layer, got RNN; convert a torch.nn layer with holdfast.from_torch"
     ):
         contraction_rate(torch.nn.RNN(2, 3))
     with pytest.raises(SettingError, match=r"bidirectional"):
         contraction_rate(holdfast.RNN(2, 3, bidirectional=True))
-    with pytest.raises(SettingError, match=r"LSTMCell contracts only as far.*give input_bound"):
+    with pytest.raises(SettingError, match=r"LSTMCell contracts only while.*give input_bound"):
         contraction_rate(holdfast.LSTM(2, 3))
     with pytest.raises(NoBoundError, match=r"LSTMCell is certified with tanh.*this one has relu"):
         contraction_rate(holdfast.LSTMCell(2, 3, nonlinearity="relu"), 1.0)
     with pytest.raises(SettingError, match=r"input_bound expects a finite number"):
         contraction_rate(holdfast.LSTMCell(2, 3), -1.0)
-    with pytest.raises(SettingError, match=r'"l2" or "linf"'):
+    with pytest.raises(SettingError, match=r"input_norm to be one of l2, linf"):
         contraction_rate(holdfast.LSTMCell(2, 3), 1.0, input_norm="l1")
     with pytest.raises(ShapeError, match=r"at least 2 steps"):
         observed_contraction(holdfast.RNNCell(2, 3), torch.zeros(1, 2, 2))

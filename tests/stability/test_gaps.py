@@ -256,5 +256,5 @@ def test_gaps_by_hand():
     assert weight_gap_closed(1.0, 1e6, 1.0, 100) == math.inf
     with pytest.raises(SettingError, match=r"k to be a whole number of at least 1, got 0"):
         gradient_gap(0, state_bound=2.0, **setting)
-    with pytest.raises(SettingError, match=r"exact or published"):
+    with pytest.raises(SettingError, match=r"one of exact, published"):
         gradient_gap(1, state_bound=2.0, **setting, form="sharp")

@@ -169,9 +169,9 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
             project_(make(2, 4), 0.9)
     with pytest.raises(NoBoundError, match=r"No projection is registered for GRUCell; projected cells: ExpRNNCell"):
         project_(holdfast.GRU(2, 4), 0.9)
-    with pytest.raises(SettingError, match=r"FastRNNCell to rate 0.5 by its matrix, for β = 0.9526"):
+    with pytest.raises(SettingError, match=r"FastRNNCell to rate 0.5 by its matrix, since β = 0.9526"):
         project_(holdfast.FastRNN(2, 4), 0.5)
-    with pytest.raises(SettingError, match=r"α L = 0.7311 alone"):
+    with pytest.raises(SettingError, match=r"α L = 0.7311 is already as large"):
         project_(holdfast.SGORNN(2, 4, gates=ScalarGates(1.0, 1.0)), 0.5)
     with pytest.raises(SettingError, match=r"give input_bound"):
         project_(holdfast.LSTM(2, 4), 0.9)
@@ -194,6 +194,6 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
         project_(holdfast.SGORNN(2, 4), region=Region(0.5, 1.0))
     held = holdfast.RNNCell(2, 4)
     spectral_ball(held, "weight_hh", 0.9)
-    with pytest.raises(SettingError, match=r"parametrised; its own constraint holds it"):
+    with pytest.raises(SettingError, match=r"parametrised and held by its own constraint"):
         project_(held, 0.5)
     assert contraction_rate(held) <= 0.9 + 1e-9

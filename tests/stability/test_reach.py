@@ -85,11 +85,11 @@ def test_bad_settings_are_named():
     for distances in (0, 5, 2.0):
         with pytest.raises(SettingError, match=r"distances from 1 to 4"):
             gradient_reach(layer, xs, loss, distances=distances)
-    with pytest.raises(ShapeError, match=r'one number a row, \(\d+,\), got \(\).*reduction="none"'):
+    with pytest.raises(ShapeError, match=r'one number per row, \(\d+,\), got \(\).*reduction="none"'):
         gradient_reach(layer, xs, lambda h: h.sum(), distances=2)
     with pytest.raises(ShapeError, match=r"a target for each of 5 steps and 2 samples"):
         gradient_reach(layer, xs, loss, torch.zeros(4, 2), distances=2)
-    with pytest.raises(SettingError, match=r"targets and no loss"):
+    with pytest.raises(SettingError, match=r"got targets alone"):
         gradient_reach(layer, xs, targets=torch.zeros(5, 2), distances=2)
     with pytest.raises(SettingError, match=r"at least 1 copy"):
         gradient_reach(layer, xs, loss, distances=2, copies=0)

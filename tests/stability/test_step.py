@@ -141,7 +141,7 @@ def test_a_regions_constants_are_never_below_those_of_its_members(seed, u, w, b,
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "gelu", "identity", "relu", "leaky_relu", "abs"])
 def test_slopes_are_the_suprema(name):
     """On a fine grid of [-12, 12]: no slope, second derivative or value above, and each of them attained."""
-    from holdfast.cells._base import nonlinearity_named
+    from holdfast.cells.nonlinearity import nonlinearity_named
 
     phi = nonlinearity_named("test", name)
     known = slopes(name)

@@ -186,7 +186,7 @@ def test_a_stream_gives_what_the_windows_give(layers):
         stream.reset()
     single = truncate(layer, 5).stream()
     assert single(xs[0, 0]).shape == (4,)
-    with pytest.raises(ShapeError, match=r"Stream expects x of shape \(2, 2\)"):
+    with pytest.raises(ShapeError, match=r"TruncatedStream expects x of shape \(2, 2\)"):
         stream(torch.zeros(2, 3))
     with pytest.raises(SettingError, match=r"batch of 2, got 3"):
         stream(torch.zeros(3, 2))
@@ -210,13 +210,13 @@ def test_bad_settings_are_named():
         truncate(unstable, eps=1e-3, input_bound=1.0)
     with pytest.raises(NoBoundError, match=r"stable with λ = 0.9756.*give input_bound"):
         truncate(holdfast.SGORNN(2, 4), eps=1e-3)
-    with pytest.raises(SettingError, match=r"k or eps, one of them, got k=None, eps=None"):
+    with pytest.raises(SettingError, match=r"either k or eps, got k=None, eps=None; give exactly one"):
         truncate(stable)
-    with pytest.raises(SettingError, match=r"k or eps, one of them, got k=3"):
+    with pytest.raises(SettingError, match=r"either k or eps, got k=3"):
         truncate(stable, 3, eps=0.1)
     with pytest.raises(SettingError, match=r"bidirectional"):
         truncate(holdfast.RNN(2, 4, bidirectional=True), 3)
-    with pytest.raises(SettingError, match=r"takes no h_0"):
+    with pytest.raises(SettingError, match=r"expects no h_0"):
         truncate(stable, 3)(torch.zeros(5, 1, 2), torch.zeros(1, 1, 4))
     packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(3, 2)])
     with pytest.raises(DTypeError, match=r"pad a PackedSequence first"):

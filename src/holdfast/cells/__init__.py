@@ -1,9 +1,10 @@
-"""The definition of each recurrence, one model a file; each reads as its equations do."""
+"""The definition of each recurrence, one model per file, and ``step_form``: what many of them have in common."""
 
 from holdfast.cells._base import Cell
 from holdfast.cells.elman import RNNCell
 from holdfast.cells.exprnn import ExpRNNCell
 from holdfast.cells.fastrnn import FastRNNCell
+from holdfast.cells.form import StepForm, step_form
 from holdfast.cells.gru import GRUCell
 from holdfast.cells.linear import LinearCell
 from holdfast.cells.lstm import LSTMCell
@@ -19,5 +20,7 @@ __all__ = [
     "LinearCell",
     "RNNCell",
     "SGORNNCell",
+    "StepForm",
     "VPRNNCell",
+    "step_form",
 ]

@@ -1,43 +1,67 @@
-"""What every cell is: an equation in three parts, and nothing about time or speed."""
+"""The base of all cells: an equation in three parts, without anything about time or speed."""
 
 from __future__ import annotations
 
 import abc
-import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import DeviceError, DTypeError, SettingError, ShapeError, StateDictError
-from holdfast.types import Nonlinearity, State, Weights
+from holdfast.errors import DeviceError, DTypeError, ShapeError, StateDictError, positive_size
+from holdfast.types import State, Weights
 
-__all__ = ["Cell", "check_state_dict", "identity", "nonlinearity_named", "positive_size"]
-
-
-def identity(z: Tensor) -> Tensor:
-    """Return z itself; a function with a name, so that a cell that holds it can be pickled."""
-    return z
+__all__ = ["Cell", "CheckedLoad"]
 
 
-NONLINEARITIES: dict[str, Nonlinearity] = {
-    "relu": torch.relu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "leaky_relu": nn.functional.leaky_relu,
-    "abs": torch.abs,
-    "softplus": nn.functional.softplus,
-    "gelu": nn.functional.gelu,
-    "identity": identity,
-}
+class CheckedLoad(nn.Module):
+    """A module that checks a ``state_dict`` before it loads any of it, so that a wrong one changes nothing.
+
+    ``load_state_dict`` checks names (if ``strict``) and shapes. Inside a larger module only shapes are checked, since
+    PyTorch does not pass ``strict`` on to its parts; it reports wrong names itself, after it has loaded what fits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_pre_hook(_check_shapes)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        _check_state_dict(self, state_dict, "", names=strict)
+        return super().load_state_dict(state_dict, strict, assign)
 
 
-class Cell(nn.Module, abc.ABC):
+def _check_shapes(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    _check_state_dict(module, state_dict, prefix, names=False)
+
+
+def _check_state_dict(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *, names: bool) -> None:
+    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    found = {
+        key[len(prefix) :]: tuple(value.shape) if isinstance(value, Tensor) else None
+        for key, value in state_dict.items()
+        if key.startswith(prefix)
+    }
+    missing, extra = (own.keys() - found.keys(), found.keys() - own.keys()) if names else ((), ())
+    problems = [
+        f"{word} {', '.join(sorted(keys))}" for word, keys in (("missing:", missing), ("not known:", extra)) if keys
+    ]
+    problems += [
+        f"{name} is {found[name]} instead of {own[name]}" for name in own if found.get(name, own[name]) != own[name]
+    ]
+    if problems:
+        raise StateDictError(
+            f"{type(module).__name__} cannot load this state_dict: {'; '.join(problems)}. Nothing in it was changed. "
+            "Build the same layer with the same sizes first, or use holdfast.from_torch for a torch.nn layer."
+        )
+
+
+class Cell(CheckedLoad, abc.ABC):
     """One step of a recurrence. A new cell sets its two sizes and fills in ``drive``, ``weights`` and ``step``.
 
-    ``scan`` runs a cell over time, ``Recurrent`` makes a layer of it; neither needs more than these three. The state
-    is a tuple of tensors of shape (batch, size), its first entry the output. ``step`` is a pure function: whatever
-    it reads comes through its arguments, so that a scan may be compiled.
+    ``scan`` runs a cell over time and ``Recurrent`` makes a layer of it; both need only these three. The state
+    is a tuple of tensors of shape (batch, size), its first entry the output. ``step`` is a pure function: all that it
+    reads comes through its arguments, so that a scan can be compiled.
 
     Example:
         >>> class LeakyCell(Cell):
@@ -64,7 +88,6 @@ class Cell(nn.Module, abc.ABC):
         super().__init__()
         self.input_size = positive_size(type(self).__name__, "input_size", input_size)
         self.hidden_size = positive_size(type(self).__name__, "hidden_size", hidden_size)
-        self.register_load_state_dict_pre_hook(check_state_dict)
 
     @property
     def state_sizes(self) -> tuple[int, ...]:
@@ -73,18 +96,18 @@ class Cell(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def drive(self, x: Tensor) -> Tensor:
-        """What a step needs of the input alone, (..., input) to (..., drive), for all steps in one product."""
+        """The part of a step that needs the input alone, (..., input) to (..., drive), for all steps in one product."""
 
     @abc.abstractmethod
     def weights(self) -> Weights:
-        """What a step reads besides its input and state: constrained weights, built once a sequence."""
+        """What a step reads besides its input and state: constrained weights, built once per sequence."""
 
     @abc.abstractmethod
     def step(self, drive: Tensor, state: State, weights: Weights) -> State:
         """The paper's lines: a pure function of its arguments."""
 
     def initial_state(self, batch: int) -> State:
-        """Zeros, one tensor (batch, size) an entry of the state."""
+        """Zeros: one tensor (batch, size) per entry of the state."""
         like = self.example_weight()
         return tuple(torch.zeros(batch, size, dtype=like.dtype, device=like.device) for size in self.state_sizes)
 
@@ -141,55 +164,3 @@ class Cell(nn.Module, abc.ABC):
             raise DeviceError(
                 f"{who} has weights on {weight.device}, but {name} is on {tensor.device}; move one with .to(device)."
             )
-
-
-def positive_size(who: str, name: str, value: Any) -> int:
-    """``value`` as an int, or an error: a size is a whole number of at least one."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise SettingError(f"{who} expects {name} to be a whole number of at least 1, got {value!r}.")
-    return value
-
-
-def nonlinearity_named(who: str, phi: str | Nonlinearity) -> Nonlinearity:
-    """The elementwise function of this name, or ``phi`` itself if it is callable."""
-    if callable(phi):
-        return phi
-    if phi not in NONLINEARITIES:
-        known = ", ".join(NONLINEARITIES)
-        raise SettingError(f"{who} knows the nonlinearities {known}, or any callable; got {phi!r}.")
-    return NONLINEARITIES[phi]
-
-
-def check_state_dict(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Before anything is loaded: refuse the ``state_dict`` of another layer, so that nothing is half-changed."""
-    own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
-    came = {
-        key[len(prefix) :]: tuple(value.shape) if isinstance(value, Tensor) else None
-        for key, value in state_dict.items()
-        if key.startswith(prefix)
-    }
-    missing, extra = own.keys() - came.keys(), came.keys() - own.keys()
-    other_shape = [name for name in own.keys() & came.keys() if own[name] != came[name]]
-    if not _strict_was_asked():
-        missing = extra = set()
-    if missing or extra or other_shape:
-        parts = [
-            f"{word} {', '.join(sorted(names))}"
-            for word, names in (("missing:", missing), ("not known:", extra))
-            if names
-        ]
-        parts += [f"{name} is {came[name]} instead of {own[name]}" for name in sorted(other_shape)]
-        raise StateDictError(
-            f"{type(module).__name__} cannot load this state_dict: {'; '.join(parts)}. Nothing in it was changed. "
-            "Build the same layer with the same sizes first, or use holdfast.from_torch for a torch.nn layer."
-        )
-
-
-def _strict_was_asked() -> bool:
-    """``strict`` of the ``load_state_dict`` call that is under way."""
-    # Note [Strict]: torch hands every hook strict=True, whatever the caller asked, and looks at the real one only after
-    # all is loaded, which is too late to change nothing. The caller's is a local variable of its load_state_dict.
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not nn.Module.load_state_dict.__code__:
-        frame = frame.f_back
-    return frame is None or bool(frame.f_locals["strict"])

@@ -14,8 +14,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
-from holdfast.errors import SettingError
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
+from holdfast.errors import one_of
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
 __all__ = ["RNNCell"]
@@ -29,7 +30,7 @@ class RNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: φ, by name ("tanh", "relu", ...) or any elementwise callable.
-        bias: whether b is there.
+        bias: whether to add b.
         init: the start of the weights, "uniform", "identity" (IRNN) or "np".
 
     Example:
@@ -51,8 +52,7 @@ class RNNCell(Cell):
         init: str = "uniform",
     ):
         super().__init__(input_size, hidden_size)
-        if init not in STARTS:
-            raise SettingError(f"RNNCell knows the starts {', '.join(STARTS)}; got {init!r}.")
+        one_of("RNNCell", "init", init, STARTS)
         self.phi, self.init = nonlinearity_named("RNNCell", nonlinearity), init
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(hidden_size, hidden_size))

@@ -8,16 +8,26 @@ Source: Lezcano-Casado & Martínez-Rubio (2019), §3 and §4; modrelu: Arjovsky 
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, identity, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import Slopes, identity, nonlinearity_named, register_slopes
 from holdfast.constraints.orthogonal import SkewExponential
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
-__all__ = ["ExpRNNCell"]
+__all__ = ["ExpRNNCell", "modrelu"]
+
+
+def modrelu(z: Tensor, bias: Tensor) -> Tensor:
+    """(2). It shrinks towards zero where b ≤ 0, and jumps from -b to b at zero where b > 0."""
+    return torch.sign(z) * torch.relu(torch.abs(z) + bias)
+
+
+register_slopes(modrelu, Slopes(lipschitz=1.0, smoothness=math.inf, sup=math.inf, at_zero=0.0))  # for b ≤ 0
 
 
 class ExpRNNCell(Cell):
@@ -26,7 +36,7 @@ class ExpRNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: "modrelu" as printed, or φ by name or any elementwise callable.
-        bias: whether b is there; modrelu needs it.
+        bias: whether to add b; modrelu needs it.
         init: the start of A, "cayley", "henaff" or "identity".
 
     Example:
@@ -71,4 +81,4 @@ class ExpRNNCell(Cell):
     def step(self, drive: Hidden, state: State, weights: Weights) -> State:
         (h,), (weight_hh, *bias) = state, weights
         z = drive + self.recurrent.transform(h, (weight_hh,))  # (1)
-        return (torch.sign(z) * torch.relu(torch.abs(z) + bias[0]) if bias else self.phi(z),)  # (2)
+        return (modrelu(z, bias[0]) if bias else self.phi(z),)  # (2)

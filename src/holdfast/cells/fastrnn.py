@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.constraints.gates import ScalarGates
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
@@ -24,7 +25,7 @@ class FastRNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: φ, by name or any elementwise callable. Bounds on the gradient need it to be 1-Lipschitz.
-        bias: whether b is there.
+        bias: whether to add b.
         gates: where α and β start and how they are clipped; default: logits -3 and 3, no clip.
 
     Example:

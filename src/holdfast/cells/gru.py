@@ -5,8 +5,8 @@
     n    = tanh(W_n x_t + b_n + r ⊙ (U_n h_{t-1} + c_n))       (3') reset after it: PyTorch's
     h_t  = z ⊙ h_{t-1} + (1 - z) ⊙ n                           (4)
 
-Rows of the weights are stacked r, z, n, as in ``torch.nn.GRU``. Each gate has one bias; (3') needs c_n besides, which
-no other bias can stand in for.
+Rows of the weights are stacked r, z, n, as in ``torch.nn.GRU``. Each gate has one bias; (3') also needs c_n, which
+no other bias can replace.
 Source: S1, equations (1)-(4); Cho et al. (2014). Symbols: docs/notation.md.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.cells._base import Cell
-from holdfast.errors import SettingError
+from holdfast.errors import one_of
 from holdfast.types import Hidden, State, Weights
 
 __all__ = ["GRUCell"]
@@ -30,7 +30,7 @@ class GRUCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         reset: "after" the matrix (PyTorch's cell) or "before" it (the cell of S1 and of the first paper).
-        bias: whether the biases are there.
+        bias: whether to add biases.
 
     Example:
         >>> before, after = GRUCell(3, 5, reset="before"), GRUCell(3, 5)
@@ -43,8 +43,7 @@ class GRUCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int, *, reset: str = "after", bias: bool = True):
         super().__init__(input_size, hidden_size)
-        if reset not in ("before", "after"):
-            raise SettingError(f'GRUCell expects reset to be "before" or "after" the matrix, got {reset!r}.')
+        one_of("GRUCell", "reset", reset, ("before", "after"))
         self.reset = reset
         self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(3 * hidden_size, hidden_size))

@@ -1,4 +1,4 @@
-"""A linear dynamical system, with an output map of its own if asked for.
+"""A linear dynamical system, optionally with an output map.
 
     h_t = U h_{t-1} + W x_t + b       (1) state
     y_t = C h_t + D x_t               (2) output; without C, y_t = h_t
@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, positive_size
-from holdfast.errors import SettingError
+from holdfast.cells._base import Cell
+from holdfast.errors import SettingError, positive_size
 from holdfast.types import Hidden, State, Weights
 
 __all__ = ["LinearCell"]
@@ -24,13 +24,13 @@ class LinearCell(Cell):
     """One step of a linear dynamical system.
 
     Without ``output_size`` the output is the state. With it the state has two entries, (y, h), the output first, as
-    an LSTM with a projection has.
+    in an LSTM with a projection.
 
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
-        bias: whether b is there.
+        bias: whether to add b.
         output_size: features of y in (2).
-        direct: whether the direct term D x_t is there; needs ``output_size``.
+        direct: whether to add the direct term D x_t; needs ``output_size``.
 
     Example:
         >>> cell = LinearCell(3, 5, output_size=2, direct=True)
@@ -53,7 +53,9 @@ class LinearCell(Cell):
     ):
         super().__init__(input_size, hidden_size)
         if direct and output_size is None:
-            raise SettingError("LinearCell with direct=True adds D x to y = C h; give output_size, the features of y.")
+            raise SettingError(
+                "LinearCell expects output_size with direct=True, got None; give output_size, the features of y."
+            )
         self.output_size = None if output_size is None else positive_size("LinearCell", "output_size", output_size)
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(hidden_size, hidden_size))

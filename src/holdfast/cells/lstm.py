@@ -16,7 +16,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
 __all__ = ["LSTMCell"]
@@ -28,7 +29,7 @@ class LSTMCell(Cell):
     Args:
         input_size, hidden_size: features of ``x``, and of ``h`` and ``c``.
         nonlinearity: φ in (2) and (4), by name or any elementwise callable.
-        bias: whether b is there.
+        bias: whether to add b.
 
     Example:
         >>> h, c = LSTMCell(3, 5)(torch.zeros(2, 3))

@@ -1,6 +1,6 @@
 """SGORNN: FastRNN's scalar gates over an orthogonal recurrence.
 
-    h_t = α φ(W x_t + U h_{t-1} + b) + β h_{t-1},  U = φ(Θ) orthogonal   (1)
+    h_t = α φ(W x_t + U h_{t-1} + b) + β h_{t-1},  U = U(Θ) orthogonal   (1)
     β ≤ 1 - 2α                                                           (3)
 
 With (3) the generalisation gap grows as α T, and with β ≤ 1 - α the gradients as (α T)² and no faster.
@@ -12,7 +12,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.orthogonal import OrthogonalMap, orthogonal_map
 from holdfast.types import Hidden, Nonlinearity, State, Weights
@@ -26,7 +27,7 @@ class SGORNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``.
         nonlinearity: φ, by name or any elementwise callable. The theorems are for ReLU.
-        bias: whether b is there.
+        bias: whether to add b.
         recurrent: the orthogonal map: "rotations" (as printed), "exp", "cayley", "householder", or a ready one.
         gates: where α and β start and how they are clipped; default: logits -3.75 and 3, clip (3). For a long
             sequence ``ScalarGates(clip="2alpha", horizon=T)`` spans it from the first step.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, nonlinearity_named
+from holdfast.cells._base import Cell
+from holdfast.cells.nonlinearity import nonlinearity_named
 from holdfast.constraints.orthogonal import RotationProduct
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
@@ -23,7 +24,7 @@ class VPRNNCell(Cell):
     Args:
         input_size, hidden_size: features of ``x`` and of ``h``; ``hidden_size`` is even, for units rotate in pairs.
         nonlinearity: φ, by name or any elementwise callable.
-        bias: whether b is there.
+        bias: whether to add b.
         sublayers: k, the number of rotations; default 2 ⌈log₂ hidden_size⌉.
 
     Example:

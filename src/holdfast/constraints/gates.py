@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 
 __all__ = ["ScalarGates"]
 
@@ -55,8 +55,7 @@ class ScalarGates(nn.Module):
         horizon: int | None = None,
     ):
         super().__init__()
-        if clip is not None and clip not in _SLOPES:
-            raise SettingError(f"ScalarGates expects clip to be '2alpha', 'alpha' or None, got {clip!r}.")
+        one_of("ScalarGates", "clip", clip, (*_SLOPES, None))
         if horizon is not None:
             if alpha_logit is not None or beta_logit is not None:
                 raise SettingError(

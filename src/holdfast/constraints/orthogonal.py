@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -20,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from holdfast.errors import OutsideSetError, SettingError, ShapeError
+from holdfast.errors import OutsideSetError, SettingError, ShapeError, one_of, positive_size
 from holdfast.linalg import givens
 from holdfast.linalg.norms import (
     is_orthogonal,
@@ -29,7 +30,15 @@ from holdfast.linalg.norms import (
     orthogonality_error,
     orthogonality_tolerance,
 )
-from holdfast.linalg.skew import cayley, cayley_inverse, exp_map, householder_product, log_map, skew_from_vector
+from holdfast.linalg.skew import (
+    cayley,
+    cayley_inverse,
+    exp_map,
+    householder_inverse,
+    householder_product,
+    log_map,
+    skew_from_vector,
+)
 from holdfast.types import Hidden, Weights
 
 __all__ = [
@@ -50,8 +59,8 @@ Start = Literal["cayley", "henaff", "identity"]
 class OrthogonalMap(nn.Module, ABC):
     """From free parameters to an orthogonal matrix U of ``size``.
 
-    ``weights()`` builds what a sequence needs once; ``transform(h, weights)`` is pure and is what a cell's step calls
-    (``apply`` is taken: it is ``nn.Module``'s). Calling the map does both.
+    ``weights()`` builds, once per sequence, what ``transform`` reads; ``transform(h, weights)`` is pure and called in a
+    cell's step (``apply`` would be ``nn.Module``'s). Calling the map does both.
 
     Law: U is orthogonal for all parameters, ``contains(matrix())``, and ``transform(h, weights())`` is U h row by row.
 
@@ -62,9 +71,7 @@ class OrthogonalMap(nn.Module, ABC):
 
     def __init__(self, size: int):
         super().__init__()
-        if size < 1:
-            raise SettingError(f"{type(self).__name__} expects size of at least 1, got {size}.")
-        self.size = size
+        self.size = positive_size(type(self).__name__, "size", size)
 
     @abstractmethod
     def weights(self) -> Weights:
@@ -78,13 +85,17 @@ class OrthogonalMap(nn.Module, ABC):
     def matrix(self) -> Square:
         """U, dense."""
 
-    @abstractmethod
     def contains(self, Q: Square) -> bool:
         """Whether Q lies, up to rounding, in the set that this map keeps to."""
+        return Q.shape == (self.size, self.size) and is_orthogonal(Q) and self._reaches(Q.detach())
+
+    def _reaches(self, Q: Square) -> bool:
+        """Whether this orthogonal Q is in the set."""
+        return True
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
+        """Redraw the parameters."""
 
     def forward(self, h: Rows) -> Rows:
         return self.transform(h, self.weights())
@@ -97,7 +108,7 @@ class RotationProduct(OrthogonalMap):
     """(1): k sublayers, each a fixed permutation and then size/2 plane rotations. VPRNN's map, S3 (2).
 
     It costs less than a dense product and has k size/2 parameters, so it reaches a surface inside the orthogonal
-    matrices; ``contains`` tests for the half of them that surface lies in.
+    matrices; ``contains`` tests for the sign of the determinant only.
 
     Law: UᵀU = I for all angles; det U is the product of the permutations' signs.
 
@@ -120,15 +131,14 @@ class RotationProduct(OrthogonalMap):
                 f"RotationProduct turns features in pairs and expects an even size, got {size}; take {size + 1}, or "
                 f'another map: "exp", "cayley", "householder".'
             )
-        self.sublayers = givens.default_sublayers(size) if sublayers is None else sublayers
-        if self.sublayers < 1:
-            raise SettingError(f"RotationProduct expects at least 1 sublayer, got {sublayers}.")
+        sublayers = givens.default_sublayers(size) if sublayers is None else sublayers
+        self.sublayers = positive_size("RotationProduct", "sublayers", sublayers)
         self.angles = nn.Parameter(torch.empty(self.sublayers, size // 2))
         self.register_buffer("permutations", givens.random_permutations(self.sublayers, size))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the angles from ±0.05; the permutations stay."""
+        """Redraw the angles from ±0.05 and keep the permutations."""
         nn.init.uniform_(self.angles, -0.05, 0.05)
 
     def weights(self) -> Weights:
@@ -141,15 +151,15 @@ class RotationProduct(OrthogonalMap):
     def matrix(self) -> Square:
         return givens.rotation_matrix(self.angles, self.permutations)
 
-    def contains(self, Q: Square) -> bool:
-        return _has_size(Q, self.size) and is_orthogonal(Q) and _det_sign(Q) == math.prod(map(_sign, self.permutations))
+    def _reaches(self, Q: Square) -> bool:
+        return _det_sign(Q) == math.prod(map(_sign, self.permutations))
 
     def extra_repr(self) -> str:
         return f"size={self.size}, sublayers={self.sublayers}"
 
 
 class _Dense(OrthogonalMap):
-    """A map whose U is built whole: once a sequence, then one product a step."""
+    """A map whose U is built as a whole: once per sequence, then one product per step."""
 
     def weights(self) -> Weights:
         return (self.matrix(),)
@@ -159,7 +169,35 @@ class _Dense(OrthogonalMap):
         return h @ weight_hh.mT
 
 
-class SkewExponential(_Dense):
+class _Skew(_Dense):
+    """A map from a skew matrix A, stored as its size(size-1)/2 entries below the diagonal."""
+
+    def __init__(self, size: int, init: Start):
+        super().__init__(size)
+        one_of(type(self).__name__, "init", init, ("cayley", "henaff", "identity"))
+        self.init: Start = init
+        self.skew = nn.Parameter(torch.empty(size * (size - 1) // 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set one entry for each plane (2i, 2i+1), by ``init``, and the others to zero."""
+        with torch.no_grad():
+            self.skew.zero_()
+            if self.init == "identity":
+                return
+            rows = torch.arange(1, self.size, 2, device=self.skew.device)
+            planes = rows * (rows - 1) // 2 + rows - 1  # the place of (row, row - 1), counted row by row
+            if self.init == "henaff":
+                self.skew[planes] = torch.empty_like(self.skew[planes]).uniform_(-math.pi, math.pi)
+            else:
+                t = torch.empty_like(self.skew[planes]).uniform_(0, math.pi / 2)
+                self.skew[planes] = torch.sqrt((1 - t.cos()) / (1 + t.cos()))
+
+    def extra_repr(self) -> str:
+        return f"size={self.size}, init={self.init!r}"
+
+
+class SkewExponential(_Skew):
     """(2): the exponential of a skew matrix, stored as its size(size-1)/2 entries below the diagonal.
 
     Law: U is a rotation for all parameters, and every rotation is reached.
@@ -175,28 +213,19 @@ class SkewExponential(_Dense):
     """
 
     def __init__(self, size: int, init: Start = "cayley"):
-        super().__init__(size)
-        self.init: Start = _known_start("SkewExponential", init)
-        self.skew = nn.Parameter(torch.empty(size * (size - 1) // 2))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        _start_in_planes_(self.skew, self.size, self.init)
+        super().__init__(size, init)
 
     def matrix(self) -> Square:
         return exp_map(skew_from_vector(self.skew, self.size))
 
-    def contains(self, Q: Square) -> bool:
-        return _has_size(Q, self.size) and is_orthogonal(Q) and _det_sign(Q) > 0
-
-    def extra_repr(self) -> str:
-        return f"size={self.size}, init={self.init!r}"
+    def _reaches(self, Q: Square) -> bool:
+        return _det_sign(Q) > 0
 
 
-class ScaledCayley(_Dense):
+class ScaledCayley(_Skew):
     """(3): the Cayley transform of a skew matrix, its columns then multiplied by fixed signs. scoRNN's map.
 
-    Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and reached is every such U for which UD
+    Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and every such U is reached for which UD
     has no eigenvalue -1.
 
     Args:
@@ -212,38 +241,30 @@ class ScaledCayley(_Dense):
     signs: Tensor
 
     def __init__(self, size: int, negative_signs: int | None = None, init: Start = "cayley"):
-        super().__init__(size)
+        super().__init__(size, init)
         negative_signs = size // 2 if negative_signs is None else negative_signs
         if not 0 <= negative_signs <= size:
             raise SettingError(f"ScaledCayley expects negative_signs from 0 to {size}, got {negative_signs}.")
-        self.init: Start = _known_start("ScaledCayley", init)
-        self.skew = nn.Parameter(torch.empty(size * (size - 1) // 2))
         self.register_buffer("signs", torch.ones(size))
         self.signs[size - negative_signs :] = -1
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        _start_in_planes_(self.skew, self.size, self.init)
 
     def matrix(self) -> Square:
         return cayley(skew_from_vector(self.skew, self.size), self.signs)
 
-    def contains(self, Q: Square) -> bool:
-        if not (_has_size(Q, self.size) and is_orthogonal(Q) and _det_sign(Q) == self.signs.prod().item()):
-            return False
+    def _reaches(self, Q: Square) -> bool:
         identity = torch.eye(self.size, dtype=Q.dtype, device=Q.device)
-        smallest = torch.linalg.svdvals(identity + Q.detach() * self.signs.to(Q))[-1]
-        return smallest.item() > 4 * torch.finfo(Q.dtype).eps
+        smallest = torch.linalg.svdvals(identity + Q * self.signs.to(Q))[-1]
+        return _det_sign(Q) == self.signs.prod().item() and smallest.item() > 4 * torch.finfo(Q.dtype).eps
 
     def extra_repr(self) -> str:
         return f"size={self.size}, negative_signs={int((self.signs < 0).sum())}, init={self.init!r}"
 
 
 class HouseholderProduct(_Dense):
-    """(4): a product of reflections, one row of ``reflectors`` each; the last row meets a vector first.
+    """(4): a product of reflections, one per row of ``reflectors``; the last row is applied first.
 
-    Law: U is orthogonal for all parameters, and reached is every orthogonal U with rank(I - U) ≤ reflections: all of
-    them if reflections = size. A row of zeros stands for the identity and stays where it is.
+    Law: U is orthogonal for all parameters, and every orthogonal U with rank(I - U) ≤ reflections is reached: all of
+    them if reflections = size. A row of zeros is the identity and has no gradient.
 
     Args:
         reflections: m, size unless given.
@@ -256,9 +277,8 @@ class HouseholderProduct(_Dense):
 
     def __init__(self, size: int, reflections: int | None = None):
         super().__init__(size)
-        self.reflections = size if reflections is None else reflections
-        if self.reflections < 1:
-            raise SettingError(f"HouseholderProduct expects at least 1 reflection, got {reflections}.")
+        reflections = size if reflections is None else reflections
+        self.reflections = positive_size("HouseholderProduct", "reflections", reflections)
         self.reflectors = nn.Parameter(torch.empty(self.reflections, size))
         self.reset_parameters()
 
@@ -268,11 +288,9 @@ class HouseholderProduct(_Dense):
     def matrix(self) -> Square:
         return householder_product(self.reflectors)
 
-    def contains(self, Q: Square) -> bool:
-        if not (_has_size(Q, self.size) and is_orthogonal(Q)):
-            return False
+    def _reaches(self, Q: Square) -> bool:
         identity = torch.eye(self.size, dtype=Q.dtype, device=Q.device)
-        moved = torch.linalg.svdvals(identity - Q.detach()) > self.size * orthogonality_tolerance(Q.dtype)
+        moved = torch.linalg.svdvals(identity - Q) > self.size * orthogonality_tolerance(Q.dtype)
         return int(moved.sum()) <= self.reflections
 
     def extra_repr(self) -> str:
@@ -334,9 +352,7 @@ def orthogonal(module: ModuleT, name: str = "weight_hh", map: str = "exp") -> Mo
         >>> is_orthogonal(rnn.weight_hh_l0)
         True
     """
-    if map not in _PARAMETRISATIONS:
-        known = ", ".join(sorted(_PARAMETRISATIONS))
-        raise SettingError(f"orthogonal expects map to be one of {known}, got {map!r}.")
+    one_of("orthogonal", "map", map, sorted(_BOTH_WAYS))
     if parametrize.is_parametrized(module, name):
         raise SettingError(
             f"orthogonal expects a plain parameter, but {name} of {type(module).__name__} is parametrised already; "
@@ -354,15 +370,14 @@ def orthogonal(module: ModuleT, name: str = "weight_hh", map: str = "exp") -> Mo
             f"and type {weight.dtype}."
         )
     if not weight.isfinite().all():
-        raise OutsideSetError(f"{name} has entries that are not finite; initialise it first.")
-    constraint = _PARAMETRISATIONS[map](name, weight)
-    before = weight.detach().clone()
+        raise OutsideSetError(
+            f"orthogonal expects finite entries, but {name} has non-finite ones; initialise it first."
+        )
+    constraint, before = _Constraint(name, map, weight), weight.detach().clone()
+    nearest = nearest_rotation if map == "exp" else nearest_orthogonal
     with torch.no_grad():
-        start = constraint.nearest(before.double()).to(
-            weight
-        )  # in double: to be orthogonal in the weight's own precision
         try:
-            weight.copy_(start)
+            weight.copy_(nearest(before.double()))  # in double, to be orthogonal in the weight's own precision
             parametrize.register_parametrization(module, name, constraint)
         except Exception:
             weight.copy_(before)
@@ -370,98 +385,47 @@ def orthogonal(module: ModuleT, name: str = "weight_hh", map: str = "exp") -> Mo
     return module
 
 
-class _Constraint(nn.Module, ABC):
-    """X ↦ U for ``torch.nn.utils.parametrize``, and U ↦ X for assignment."""
+_BOTH_WAYS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor], tuple[Tensor, Tensor]]]] = {
+    "exp": (lambda X, signs: exp_map(X), lambda Q: (log_map(Q), torch.ones_like(Q[0]))),
+    "cayley": (cayley, cayley_inverse),
+    "householder": (lambda X, signs: householder_product(X) * signs, householder_inverse),
+}
+"""By name: from a square X and signs D to U, and back."""
+
+
+class _Constraint(nn.Module):
+    """X ↦ U for ``torch.nn.utils.parametrize``, and U ↦ X for assignment, which also chooses D."""
 
     signs: Tensor
-    wanted = "orthogonal"
-    remedy = "nearest_orthogonal"
 
-    def __init__(self, name: str, weight: Tensor):
+    def __init__(self, name: str, map: str, weight: Tensor):
         super().__init__()
-        self.name = name
+        self.name, self.map, self.kind = name, map, "a rotation" if map == "exp" else "orthogonal"
         self.register_buffer("signs", torch.ones(len(weight), dtype=weight.dtype, device=weight.device))
 
-    def nearest(self, weight: Tensor) -> Tensor:
-        return nearest_orthogonal(weight)
-
-    @abstractmethod
-    def forward(self, X: Tensor) -> Tensor: ...
+    def forward(self, X: Tensor) -> Tensor:
+        return _BOTH_WAYS[self.map][0](X, self.signs)
 
     def right_inverse(self, Q: Tensor) -> Tensor:
-        size = len(self.signs)
+        size, nearest = len(self.signs), "nearest_rotation" if self.map == "exp" else "nearest_orthogonal"
         if Q.shape != (size, size):
             raise ShapeError(f"{self.name} expects a matrix of shape {(size, size)}, got {tuple(Q.shape)}.")
         error, tol = orthogonality_error(Q), orthogonality_tolerance(Q.dtype)
         if not error <= tol:  # also if it is NaN
             raise OutsideSetError(
-                f"{self.name} must be {self.wanted}, but ‖QᵀQ - I‖ = {error:.2g} > {tol:.0e}; assign {self.remedy}(Q)."
+                f"{self.name} must be {self.kind}, but ‖QᵀQ - I‖ = {error:.2g} > {tol:.0e}; assign {nearest}(Q)."
             )
-        return self.preimage(Q)
-
-    @abstractmethod
-    def preimage(self, Q: Tensor) -> Tensor:
-        """An X with map(X) = Q, for an orthogonal Q."""
-
-    def extra_repr(self) -> str:
-        return f"{self.name} {self.wanted}"
-
-
-class _Exponential(_Constraint):
-    wanted = "a rotation"
-    remedy = "nearest_rotation"
-
-    def nearest(self, weight: Tensor) -> Tensor:
-        return nearest_rotation(weight)
-
-    def forward(self, X: Tensor) -> Tensor:
-        return exp_map(X)
-
-    def preimage(self, Q: Tensor) -> Tensor:
-        if _det_sign(Q) < 0:
+        if self.map == "exp" and _det_sign(Q) < 0:
             raise OutsideSetError(
                 f"{self.name} must be a rotation, but det Q = -1 < 0 and exp reaches det = 1 only; "
                 f'assign nearest_rotation(Q), or use map="cayley" or "householder".'
             )
-        return log_map(Q)
-
-
-class _Cayley(_Constraint):
-    def forward(self, X: Tensor) -> Tensor:
-        return cayley(X, self.signs)
-
-    def preimage(self, Q: Tensor) -> Tensor:
-        A, signs = cayley_inverse(Q)
+        X, signs = _BOTH_WAYS[self.map][1](Q)
         self.signs.copy_(signs)
-        return A
+        return X
 
-
-class _Householder(_Constraint):
-    """Q = H_1 ... H_n D by elimination, each v_i turned away from cancellation: none is zero, so each one can learn."""
-
-    def forward(self, X: Tensor) -> Tensor:
-        return householder_product(X) * self.signs
-
-    def preimage(self, Q: Tensor) -> Tensor:
-        work = Q.detach().double().clone()
-        reflectors, signs = torch.zeros_like(work), torch.ones_like(work[0])
-        for i in range(len(work)):
-            v = work[:, i].clone()  # H_i takes it to ∓e_i, and leaves e_1, ..., e_{i-1} alone as v has no share of them
-            v[:i] = 0
-            signs[i] = -1.0 if v[i] >= 0 else 1.0
-            v[i] -= signs[i]
-            v /= v.norm()
-            work -= 2 * torch.outer(v, v @ work)
-            reflectors[i] = v
-        self.signs.copy_(signs)
-        return reflectors.to(Q.dtype)
-
-
-_PARAMETRISATIONS: dict[str, type[_Constraint]] = {"exp": _Exponential, "cayley": _Cayley, "householder": _Householder}
-
-
-def _has_size(Q: Tensor, size: int) -> bool:
-    return Q.shape == (size, size)
+    def extra_repr(self) -> str:
+        return f"{self.name} {self.kind}"
 
 
 def _det_sign(Q: Tensor) -> float:
@@ -478,24 +442,3 @@ def _sign(permutation: Tensor) -> int:
             seen[at], at, length = True, targets[at], length + 1
         sign *= -1 if length and length % 2 == 0 else 1
     return sign
-
-
-def _known_start(who: str, init: str) -> Start:
-    if init not in ("cayley", "henaff", "identity"):
-        raise SettingError(f'{who} expects init to be "cayley", "henaff" or "identity", got {init!r}.')
-    return init
-
-
-def _start_in_planes_(lower: Tensor, size: int, init: Start) -> None:
-    """Fill the entries below the diagonal: one number for each plane (2i, 2i+1), zero elsewhere."""
-    with torch.no_grad():
-        lower.zero_()
-        if init == "identity":
-            return
-        rows = torch.arange(1, size, 2, device=lower.device)
-        planes = rows * (rows - 1) // 2 + rows - 1  # the place of (row, row - 1), counted row by row
-        if init == "henaff":
-            lower[planes] = torch.empty_like(lower[planes]).uniform_(-math.pi, math.pi)
-        else:
-            t = torch.empty_like(lower[planes]).uniform_(0, math.pi / 2)
-            lower[planes] = torch.sqrt((1 - t.cos()) / (1 + t.cos()))

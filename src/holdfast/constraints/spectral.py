@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from holdfast.errors import OutsideSetError, SettingError, ShapeError
+from holdfast.errors import OutsideSetError, SettingError, ShapeError, one_of, positive_number
 from holdfast.linalg.norms import spectral_norm
 
 __all__ = ["SpectralBall", "clip_spectral", "shrink_spectral", "spectral_ball", "spectral_norm_bound"]
@@ -144,11 +144,8 @@ class SpectralBall(nn.Module):
 
     def __init__(self, radius: float = 1.0, map: str = "clip"):
         super().__init__()
-        if map not in MAPS:
-            raise SettingError(f"SpectralBall expects map to be one of {', '.join(MAPS)}, got {map!r}.")
-        if not (radius > 0 and math.isfinite(radius)):
-            raise SettingError(f"SpectralBall expects a positive, finite radius, got {radius}.")
-        self.radius, self.map = float(radius), map
+        one_of("SpectralBall", "map", map, MAPS)
+        self.radius, self.map = positive_number("SpectralBall", "radius", radius), map
 
     def forward(self, X: Tensor) -> Tensor:
         if self.map == "clip":
@@ -243,7 +240,6 @@ def spectral_ball(module: ModuleT, name: str = "weight_hh", radius: float = 1.0,
 def _check(who: str, W: Tensor, radius: float) -> None:
     if W.dim() != 2:
         raise ShapeError(f"{who} expects a matrix, got shape {tuple(W.shape)}.")
-    if not (radius > 0 and math.isfinite(radius)):
-        raise SettingError(f"{who} expects a positive, finite radius, got {radius}.")
+    positive_number(who, "radius", radius)
     if not W.isfinite().all():
         raise OutsideSetError(f"{who} expects finite entries; this matrix has NaN or infinity.")

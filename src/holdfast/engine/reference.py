@@ -9,14 +9,14 @@ from torch import Tensor
 
 from holdfast.cells import Cell
 from holdfast.errors import ShapeError
-from holdfast.types import Sequence, State
+from holdfast.types import State, TimeFirst
 
 __all__ = ["plain_loop", "scan_reference"]
 
 
 def scan_reference(
     cell: Cell,
-    xs: Sequence,
+    xs: TimeFirst,
     state: State,
     weights: tuple[Tensor, ...] | None = None,
     *,

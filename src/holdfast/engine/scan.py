@@ -18,7 +18,7 @@ from holdfast.cells import Cell
 from holdfast.engine.library import scan_library
 from holdfast.engine.reference import scan_reference
 from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
-from holdfast.types import Sequence, State
+from holdfast.types import State, TimeFirst
 
 __all__ = ["fused_source", "in_weights_type", "scan"]
 
@@ -30,7 +30,7 @@ _warned: set[tuple[type, str]] = set()
 
 def scan(
     cell: Cell,
-    xs: Sequence,
+    xs: TimeFirst,
     state: State | Tensor | None = None,
     *,
     lengths: Tensor | None = None,

@@ -1,7 +1,7 @@
 """Cells over time, with the interface of ``torch.nn.RNN``."""
 
 from holdfast.layers.convert import from_torch, to_torch
-from holdfast.layers.initial_state import Random
+from holdfast.layers.initial_state import RandomStart
 from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN
 from holdfast.layers.recurrent import Recurrent
 
@@ -14,7 +14,7 @@ __all__ = [
     "ExpRNN",
     "FastRNN",
     "LinearRNN",
-    "Random",
+    "RandomStart",
     "Recurrent",
     "from_torch",
     "to_torch",

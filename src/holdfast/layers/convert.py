@@ -1,7 +1,7 @@
-"""Between PyTorch's layers and ours: the same function, weight for weight.
+"""Conversion between PyTorch's layers and ours: the same function, weight for weight.
 
-PyTorch has two biases where one does the work; ours is their sum, and on the way back the second is zero. The GRU's
-b_hn stands inside the reset gate and keeps a place of its own.
+PyTorch has two biases where one is enough; ours is their sum, and converted back the second is zero. The GRU's b_hn is
+multiplied by the reset gate, so it is kept apart.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def to_torch(layer: Recurrent) -> nn.RNNBase:
     elif kind is LSTMCell:
         reason = None if cells[0].phi is torch.tanh else "a nonlinearity other than tanh"
     elif kind is GRUCell:
-        reason = None if cells[0].reset == "after" else 'reset="before", which torch.nn.GRU has not'
+        reason = None if cells[0].reset == "after" else 'reset="before", which torch.nn.GRU does not have'
     else:
-        reason = f"{type(cells[0]).__name__}, which torch.nn has not"
+        reason = f"{type(cells[0]).__name__}, which torch.nn does not have"
     if reason is None and layer.initial_state.kind != "zeros":
-        reason = f"initial_state={layer.initial_state.kind!r}, which torch.nn has not"
+        reason = f"initial_state={layer.initial_state.kind!r}, which torch.nn does not have"
     if reason is not None:
-        raise ConversionError(f"to_torch knows RNN, LSTM and GRU as torch.nn has them; this layer has {reason}.")
+        raise ConversionError(f"to_torch expects an RNN, LSTM or GRU as in torch.nn, got a layer with {reason}.")
     example = cells[0].example_weight()
     theirs = {RNNCell: nn.RNN, LSTMCell: nn.LSTM, GRUCell: nn.GRU}[kind](  # type: ignore[index]
         layer.input_size,

@@ -1,6 +1,6 @@
-"""Where a layer starts when no ``h_0`` is given: at zero, at a learned state, or at random.
+"""The start of a layer if no ``h_0`` is given: zero, a learned state, or random.
 
-    h_0 ~ N(0, σ² I), drawn anew for every sequence in training; zero in evaluation   (random)
+    h_0 ~ N(0, σ² I), drawn for every sequence in training; zero in evaluation   (random)
 
 Random starts regularise the slope of the output in h_0. Source: S5, §4, Theorem 3. Symbols: docs/notation.md.
 """
@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from holdfast.errors import SettingError
 from holdfast.types import State
 
-__all__ = ["InitialState", "Random"]
+__all__ = ["InitialState", "RandomStart"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Random:
-    """Start at Gaussian noise of standard deviation ``std`` in training, at zero in evaluation.
+class RandomStart:
+    """Start from Gaussian noise of standard deviation ``std`` in training, from zero in evaluation.
 
     Example:
         >>> from holdfast import RNN
-        >>> layer = RNN(3, 5, initial_state=Random(std=0.1))
+        >>> layer = RNN(3, 5, initial_state=RandomStart(std=0.1))
         >>> xs = torch.zeros(7, 2, 3)
         >>> torch.equal(layer(xs)[0], layer(xs)[0]), torch.equal(layer.eval()(xs)[0], layer(xs)[0])
         (False, True)
@@ -35,7 +35,7 @@ class Random:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.std, int | float) and 0 <= self.std < math.inf):
-            raise SettingError(f"Random expects a finite std of at least 0, got {self.std!r}.")
+            raise SettingError(f"RandomStart expects a finite std of at least 0, got {self.std!r}.")
 
 
 class InitialState(nn.Module):
@@ -44,7 +44,7 @@ class InitialState(nn.Module):
     Args:
         rows: layers times directions.
         sizes: features of each entry of the state.
-        kind: "zeros", "learned" or ``Random(std)``.
+        kind: "zeros", "learned" or ``RandomStart(std)``.
 
     Example:
         >>> (h,) = InitialState(2, (5,), "learned")(batch=3, like=torch.empty(0))
@@ -52,10 +52,12 @@ class InitialState(nn.Module):
         torch.Size([2, 3, 5])
     """
 
-    def __init__(self, rows: int, sizes: tuple[int, ...], kind: str | Random):
+    def __init__(self, rows: int, sizes: tuple[int, ...], kind: str | RandomStart):
         super().__init__()
-        if kind not in ("zeros", "learned") and not isinstance(kind, Random):
-            raise SettingError(f'initial_state is "zeros", "learned" or holdfast.Random(std), got {kind!r}.')
+        if kind not in ("zeros", "learned") and not isinstance(kind, RandomStart):
+            raise SettingError(
+                f'initial_state is expected to be "zeros", "learned" or holdfast.RandomStart(std), got {kind!r}.'
+            )
         self.rows, self.sizes, self.kind = rows, sizes, kind
         learned = [nn.Parameter(torch.zeros(rows, size)) for size in sizes] if kind == "learned" else []
         self.values = nn.ParameterList(learned)
@@ -68,7 +70,7 @@ class InitialState(nn.Module):
         if self.kind == "learned":
             return tuple(value.unsqueeze(1).expand(-1, batch, -1) for value in self.values)
         shapes = [(self.rows, batch, size) for size in self.sizes]
-        if isinstance(self.kind, Random) and self.training:
+        if isinstance(self.kind, RandomStart) and self.training:
             return tuple(self.kind.std * torch.randn(s, dtype=like.dtype, device=like.device) for s in shapes)
         return tuple(torch.zeros(s, dtype=like.dtype, device=like.device) for s in shapes)
 

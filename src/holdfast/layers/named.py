@@ -1,14 +1,19 @@
-"""The named layers: one line each, a cell over time.
+"""The named layers: each is one cell over time.
 
-Settings that a layer does not know go to its cell: ``SGORNN(2, 128, recurrent="exp")``. A module among them, such as
-``gates=ScalarGates(...)``, is copied for each layer and direction.
+Keyword arguments that a layer does not know go to its cell: ``SGORNN(2, 128, recurrent="exp")``. A module among them,
+such as ``gates=ScalarGates(...)``, is copied for each layer and direction.
+
+Note [Signatures]. A layer takes the arguments of ``Recurrent`` and those of its cell. For editors and type checkers
+they are listed in a ``TypedDict``; for ``help`` and ``inspect`` the signature is read from the cell. A test compares
+the two.
 """
 
 from __future__ import annotations
 
 import copy
 import functools
-from typing import Any, ClassVar
+import inspect
+from typing import Any, ClassVar, Literal, TypedDict, Unpack
 
 import torch
 from torch import nn
@@ -24,52 +29,70 @@ from holdfast.cells import (
     SGORNNCell,
     VPRNNCell,
 )
-from holdfast.layers.initial_state import Random
+from holdfast.constraints.gates import ScalarGates
+from holdfast.constraints.orthogonal import OrthogonalMap
+from holdfast.layers.initial_state import RandomStart
 from holdfast.layers.recurrent import Recurrent
+from holdfast.types import Nonlinearity
 
-__all__ = ["GRU", "LSTM", "RNN", "SGORNN", "VPRNN", "ExpRNN", "FastRNN", "LinearRNN"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "RNN",
+    "SGORNN",
+    "VPRNN",
+    "ExpRNN",
+    "FastRNN",
+    "LayerSettings",
+    "LinearRNN",
+    "NamedLayer",
+]
 
 
-class _Named(Recurrent):
+class LayerSettings(TypedDict, total=False):
+    """Keyword arguments of every layer: those of ``Recurrent``. See Note [Signatures]."""
+
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    initial_state: str | RandomStart
+    backend: str
+    device: Any
+    dtype: torch.dtype | None
+
+
+class NamedLayer(Recurrent):
+    """A layer of one kind of cell, ``cell_type``, whose arguments it takes as keywords."""
+
     cell_type: ClassVar[type[Cell]]
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        *,
-        batch_first: bool = False,
-        dropout: float = 0.0,
-        bidirectional: bool = False,
-        initial_state: str | Random = "zeros",
-        backend: str = "auto",
-        device: Any = None,
-        dtype: torch.dtype | None = None,
-        **cell_settings: Any,
-    ):
-        super().__init__(
-            functools.partial(_cell_of_its_own, self.cell_type, cell_settings),
-            input_size,
-            hidden_size,
-            num_layers,
-            batch_first=batch_first,
-            dropout=dropout,
-            bidirectional=bidirectional,
-            initial_state=initial_state,
-            backend=backend,
-            device=device,
-            dtype=dtype,
-        )
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Any):
+        layer = {name: settings.pop(name) for name in LayerSettings.__annotations__ if name in settings}
+        factory = functools.partial(_cell_of_its_own, self.cell_type, settings)
+        super().__init__(factory, input_size, hidden_size, num_layers, **layer)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__init__" in vars(cls) and hasattr(cls, "cell_type"):
+            own, cell = inspect.signature(Recurrent.__init__), inspect.signature(cls.cell_type.__init__)
+            layer = [own.parameters[name] for name in ("num_layers", *LayerSettings.__annotations__)]
+            merged = sorted((*cell.parameters.values(), *layer), key=lambda parameter: parameter.kind)
+            cls.__init__.__signature__ = inspect.Signature(merged)  # type: ignore[attr-defined]
 
 
 def _cell_of_its_own(cell_type: type[Cell], settings: dict[str, Any], input_size: int, hidden_size: int) -> Cell:
-    """A cell with a copy of every module among its settings: layers and directions share no gates, unless asked to."""
+    """A cell with a copy of every module among its settings, so that layers and directions share no gates."""
     own = {name: copy.deepcopy(value) if isinstance(value, nn.Module) else value for name, value in settings.items()}
     return cell_type(input_size, hidden_size, **own)
 
 
-class RNN(_Named):
+class _RNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    init: str
+
+
+class RNN(NamedLayer):
     """Layers of an Elman RNN. Arguments: those of ``Recurrent``, then those of ``RNNCell``.
 
     Example:
@@ -80,8 +103,17 @@ class RNN(_Named):
 
     cell_type = RNNCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_RNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class LinearRNN(_Named):
+
+class _LinearRNNSettings(LayerSettings, total=False):
+    bias: bool
+    output_size: int | None
+    direct: bool
+
+
+class LinearRNN(NamedLayer):
     """Layers of a linear dynamical system. Arguments: those of ``Recurrent``, then those of ``LinearCell``.
 
     Example:
@@ -92,8 +124,17 @@ class LinearRNN(_Named):
 
     cell_type = LinearCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_LinearRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class FastRNN(_Named):
+
+class _FastRNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    gates: ScalarGates | None
+
+
+class FastRNN(NamedLayer):
     """Layers of a FastRNN. Arguments: those of ``Recurrent``, then those of ``FastRNNCell``.
 
     Example:
@@ -104,8 +145,18 @@ class FastRNN(_Named):
 
     cell_type = FastRNNCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_FastRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class SGORNN(_Named):
+
+class _SGORNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    recurrent: str | OrthogonalMap
+    gates: ScalarGates | None
+
+
+class SGORNN(NamedLayer):
     """Layers of an SGORNN. Arguments: those of ``Recurrent``, then those of ``SGORNNCell``.
 
     Example:
@@ -116,8 +167,17 @@ class SGORNN(_Named):
 
     cell_type = SGORNNCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_SGORNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class VPRNN(_Named):
+
+class _VPRNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    sublayers: int | None
+
+
+class VPRNN(NamedLayer):
     """Layers of a VPRNN. Arguments: those of ``Recurrent``, then those of ``VPRNNCell``.
 
     Example:
@@ -128,8 +188,17 @@ class VPRNN(_Named):
 
     cell_type = VPRNNCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_VPRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class ExpRNN(_Named):
+
+class _ExpRNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    init: Literal["cayley", "henaff", "identity"]
+
+
+class ExpRNN(NamedLayer):
     """Layers of an ExpRNN. Arguments: those of ``Recurrent``, then those of ``ExpRNNCell``.
 
     Example:
@@ -140,9 +209,17 @@ class ExpRNN(_Named):
 
     cell_type = ExpRNNCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_ExpRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class LSTM(_Named):
-    """Layers of an LSTM; ``h_0`` and ``h_n`` are pairs (h, c). Arguments: those of ``Recurrent``, then of ``LSTMCell``.
+
+class _LSTMSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+
+
+class LSTM(NamedLayer):
+    """Layers of an LSTM; ``h_0`` and ``h_n`` are pairs (h, c). Arguments: ``Recurrent``'s, ``LSTMCell``'s.
 
     Example:
         >>> output, h_n = LSTM(3, 4)(torch.zeros(7, 2, 3))
@@ -152,8 +229,16 @@ class LSTM(_Named):
 
     cell_type = LSTMCell
 
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_LSTMSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
-class GRU(_Named):
+
+class _GRUSettings(LayerSettings, total=False):
+    reset: str
+    bias: bool
+
+
+class GRU(NamedLayer):
     """Layers of a GRU, PyTorch's or, by ``reset``, S1's. Arguments: those of ``Recurrent``, then those of ``GRUCell``.
 
     Example:
@@ -163,3 +248,6 @@ class GRU(_Named):
     """
 
     cell_type = GRUCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_GRUSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)

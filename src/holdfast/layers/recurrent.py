@@ -10,34 +10,35 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from holdfast.cells import Cell
-from holdfast.cells._base import check_state_dict, positive_size
+from holdfast.cells._base import CheckedLoad
 from holdfast.engine import in_weights_type, scan
 from holdfast.engine.scan import BACKENDS
-from holdfast.errors import DTypeError, SettingError, ShapeError
-from holdfast.layers.initial_state import InitialState, Random
+from holdfast.errors import DTypeError, SettingError, ShapeError, one_of, positive_size
+from holdfast.layers.initial_state import InitialState, RandomStart
 from holdfast.types import State
 
 __all__ = ["Recurrent"]
 
 CellFactory = Callable[[int, int], Cell]
+RunRow = Callable[..., tuple[Tensor | None, State]]
 
 
-class Recurrent(nn.Module):
+class Recurrent(CheckedLoad):
     """A cell over time, stacked and in one direction or both, with the interface of ``torch.nn.RNN``.
 
     Args:
         cell: a ready ``Cell`` (one layer, one direction), or a factory ``(input_size, hidden_size) -> Cell``: a cell
             class, or ``functools.partial`` of one.
-        input_size, hidden_size: what the factory is called with; left out for a ready cell.
+        input_size, hidden_size: arguments of the factory; leave them out for a ready cell.
         num_layers, batch_first, dropout, bidirectional, device, dtype: as in ``torch.nn.RNN``.
-        initial_state: where to start when no ``h_0`` is given: "zeros", "learned", or ``Random(std)``.
+        initial_state: the start if no ``h_0`` is given: "zeros", "learned", or ``RandomStart(std)``.
         backend: as in ``holdfast.scan``.
 
     Shape:
         input (time, batch, input), (batch, time, input) with ``batch_first``, (time, input), or a ``PackedSequence``;
         ``h_0`` (layers · directions, batch, hidden), a tuple of such tensors if the cell's state has several entries.
-        Returns ``output, h_n`` of the same kinds. With ``need_output=False`` in the call, ``None`` comes in place of
-        the output and, without gradients, memory does not grow with time.
+        Returns ``output, h_n`` of the same kinds. With ``need_output=False`` in the call, ``None`` is returned
+        instead of the output and, without gradients, memory does not grow with time.
 
     Example:
         >>> from holdfast import FastRNNCell
@@ -57,7 +58,7 @@ class Recurrent(nn.Module):
         batch_first: bool = False,
         dropout: float = 0.0,
         bidirectional: bool = False,
-        initial_state: str | Random = "zeros",
+        initial_state: str | RandomStart = "zeros",
         backend: str = "auto",
         device: Any = None,
         dtype: torch.dtype | None = None,
@@ -68,8 +69,7 @@ class Recurrent(nn.Module):
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout <= 1:
             raise SettingError(f"{who} expects dropout to be a probability, 0 to 1, got {dropout!r}.")
         self.batch_first, self.dropout, self.bidirectional = bool(batch_first), float(dropout), bool(bidirectional)
-        if backend not in BACKENDS:
-            raise SettingError(f"{who} knows the backends {', '.join(BACKENDS)}; got {backend!r}.")
+        one_of(who, "backend", backend, BACKENDS)
         self.backend = backend
         self._names = [f"l{layer}{way}" for layer in range(num_layers) for way in ("", "_reverse")[: self.directions]]
         for name, built in zip(self._names, self._build(who, cell, input_size, hidden_size), strict=True):
@@ -78,14 +78,13 @@ class Recurrent(nn.Module):
         self.input_size, self.hidden_size = first.input_size, first.hidden_size
         self.initial_state = InitialState(len(self._names), first.state_sizes, initial_state)
         self.to(device=device, dtype=dtype)
-        self.register_load_state_dict_pre_hook(check_state_dict)
 
     def _build(self, who: str, cell: Cell | CellFactory, input_size: int | None, hidden_size: int | None) -> list[Cell]:
         if isinstance(cell, Cell):
             if len(self._names) > 1 or input_size is not None or hidden_size is not None:
                 raise SettingError(
-                    f"{who} got a ready {type(cell).__name__}, which has its sizes and serves one layer in one "
-                    "direction; for more, give a factory: Recurrent(CellClass, input_size, hidden_size, num_layers)."
+                    f"{who} expects a ready cell alone, for one layer in one direction, got {type(cell).__name__} and "
+                    "more; give a factory: Recurrent(CellClass, input_size, hidden_size, num_layers)."
                 )
             return [cell]
         if not callable(cell) or input_size is None or hidden_size is None:
@@ -98,7 +97,9 @@ class Recurrent(nn.Module):
             width = input_size if index < self.directions else self.directions * cells[0].state_sizes[0]
             cells.append(cell(width, hidden_size))
             if not isinstance(cells[-1], Cell):
-                raise DTypeError(f"{who}'s factory must return a holdfast.Cell, got {type(cells[-1]).__name__}.")
+                raise DTypeError(
+                    f"{who} expects its factory to return a holdfast.Cell, got {type(cells[-1]).__name__}."
+                )
         return cells
 
     @property
@@ -111,7 +112,7 @@ class Recurrent(nn.Module):
         return [getattr(self, name) for name in self._names]
 
     def reset_parameters(self) -> None:
-        """Draw everything anew: the cells, their orthogonal maps and gates, and a learned start."""
+        """Reset everything: the cells, their orthogonal maps and gates, and a learned start."""
         for module in self.modules():
             if module is not self and callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
@@ -119,17 +120,22 @@ class Recurrent(nn.Module):
     def forward(
         self, input: Tensor | PackedSequence, h_0: Tensor | State | None = None, *, need_output: bool = True
     ) -> tuple[Any, Any]:
+        return self._forward(input, h_0, need_output, self._run_row)
+
+    def _forward(
+        self, input: Tensor | PackedSequence, h_0: Tensor | State | None, need_output: bool, run: RunRow
+    ) -> tuple[Any, Any]:
         h_0 = in_weights_type(self.cells[0], h_0)
         if isinstance(input, PackedSequence):
             data = in_weights_type(self.cells[0], input.data)
-            return self._forward_packed(input._replace(data=data), h_0, need_output)
+            return self._forward_packed(input._replace(data=data), h_0, need_output, run)
         input = in_weights_type(self.cells[0], input)
         batched = self._checked_batched(input)
         xs = input if batched else input.unsqueeze(1)  # (time, 1, input)
         if batched and self.batch_first:
             xs = xs.transpose(0, 1)
         state = self._start(h_0, xs, batched)
-        output, state = self._through_layers(xs, state, None, need_output)
+        output, state = self.through_layers(xs, state, need_output=need_output, run=run)
         if not batched:
             output = None if output is None else output.squeeze(1)
             state = tuple(entry.squeeze(1) for entry in state)
@@ -137,20 +143,22 @@ class Recurrent(nn.Module):
             output = output.transpose(0, 1)
         return output, _as_given(state)
 
-    def _forward_packed(self, packed: PackedSequence, h_0: Tensor | State | None, need_output: bool) -> tuple[Any, Any]:
-        """Rows stay in the packing's order, longest first, and go back to the caller's at the end."""
+    def _forward_packed(
+        self, packed: PackedSequence, h_0: Tensor | State | None, need_output: bool, run: RunRow
+    ) -> tuple[Any, Any]:
+        """Samples stay in the packed order, longest first, and return to the caller's order at the end."""
         sizes = packed.batch_sizes
         if len(sizes) == 0 or sizes.min() < 1 or (sizes[1:] > sizes[:-1]).any() or sizes.sum() != len(packed.data):
             raise ShapeError(
-                f"{type(self).__name__} got a PackedSequence whose batch_sizes {sizes.tolist()} grow, vanish or do not "
-                f"add up to its {len(packed.data)} rows; make it with pack_padded_sequence(..., enforce_sorted=False)."
+                f"{type(self).__name__} expects a PackedSequence whose batch_sizes are positive, do not grow and add "
+                f"up to {len(packed.data)}, got {sizes.tolist()}; use pack_padded_sequence(..., enforce_sorted=False)."
             )
         xs, lengths = pad_packed_sequence(PackedSequence(packed.data, sizes))
         self.cells[0].check_input(xs, ("time", "batch", "input_size"), type(self).__name__)
         state = self._start(h_0, xs, batched=True)
         if packed.sorted_indices is not None and h_0 is not None:
             state = tuple(entry.index_select(1, packed.sorted_indices) for entry in state)
-        output, state = self._through_layers(xs, state, lengths.to(xs.device), need_output)
+        output, state = self.through_layers(xs, state, lengths.to(xs.device), need_output=need_output, run=run)
         if packed.unsorted_indices is not None:
             state = tuple(entry.index_select(1, packed.unsorted_indices) for entry in state)
         if output is not None:
@@ -158,22 +166,37 @@ class Recurrent(nn.Module):
             output = PackedSequence(data, sizes, packed.sorted_indices, packed.unsorted_indices)
         return output, _as_given(state)
 
-    def _through_layers(
-        self, xs: Tensor, state: State, lengths: Tensor | None, need_output: bool
+    def _run_row(self, row: int, xs: Tensor, state: State, **settings: Any) -> tuple[Tensor | None, State]:
+        return scan(self.cells[row], xs, state, backend=self.backend, **settings)
+
+    def through_layers(
+        self,
+        xs: Tensor,
+        state: State,
+        lengths: Tensor | None = None,
+        *,
+        need_output: bool = True,
+        run: RunRow | None = None,
     ) -> tuple[Tensor | None, State]:
-        cells, last_states = self.cells, []
+        """All layers over ``xs``, (time, batch, features), from ``state``, entries (rows, batch, size).
+
+        Args:
+            xs, state, lengths, need_output: as in ``holdfast.scan``, with one row of the state per layer and direction.
+            run: ``run(row, xs, state, lengths=, reverse=, need_output=)`` runs one of them over time; default ``scan``.
+        """
+        run = run or self._run_row
+        last_states: list[State] = []
         for layer in range(self.num_layers):
             outputs = []
             for way in range(self.directions):
                 row = layer * self.directions + way
-                output, last_state = scan(
-                    cells[row],
+                output, last_state = run(
+                    row,
                     xs,
                     tuple(entry[row] for entry in state),
                     lengths=lengths,
                     reverse=way == 1,
                     need_output=need_output or layer + 1 < self.num_layers,
-                    backend=self.backend,
                 )
                 outputs.append(output)
                 last_states.append(last_state)

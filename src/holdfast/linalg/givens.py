@@ -1,8 +1,8 @@
 """Plane rotations: an orthogonal map as a product of sparse rotations and fixed permutations.
 
-    φ(Θ) = R_1 Q_1 R_2 Q_2 ... R_k Q_k                       (1) k sublayers; the last one meets the vector first
+    U(Θ) = R_1 Q_1 R_2 Q_2 ... R_k Q_k                       (1) k sublayers; the last one is applied first
     (Q_j x)_p = x_{π_j(p)}                                   (2) a fixed permutation
-    R_j (a, b) = (cos θ_j a - sin θ_j b, sin θ_j a + cos θ_j b)  (3) top half a against bottom half b, one angle a pair
+    R_j (a, b) = (cos θ_j a - sin θ_j b, sin θ_j a + cos θ_j b)  (3) top half a against bottom half b
     ∂L/∂θ_j = Σ (g_b y_a - g_a y_b)                          (4) y is the output of sublayer j, g the gradient there
 
 (4) needs outputs only, and undoing (3) and (2) on y and g gives them for the sublayer before: nothing is stored.
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import ShapeError, positive_size
 
 __all__ = [
     "default_sublayers",
@@ -44,7 +44,7 @@ _as_primitive: ContextVar[bool] = ContextVar("rotations_as_primitive", default=F
 def rotations_as_primitive() -> Iterator[None]:
     """Let ``rotate`` be one operator, ``holdfast::rotate``, so that a tracer sees one node instead of 6 k.
 
-    Law: values and first gradients are those of the plain form; a second gradient there is none.
+    Law: values and first gradients are those of the plain form. It is not twice differentiable.
 
     Example:
         >>> x, angles, permutations = torch.ones(1, 4), torch.zeros(2, 2), random_permutations(2, 4)
@@ -66,15 +66,15 @@ def rotate(
     *,
     inverse: bool = False,
 ) -> Rows:
-    """φ(Θ) x for every row x, by (1); its transpose with ``inverse=True``.
+    """U(Θ) x for every row x, by (1); its transpose with ``inverse=True``.
 
-    Law: ‖φ(Θ) x‖ = ‖x‖, and the inverse undoes the map, for all angles and permutations.
+    Law: ‖U(Θ) x‖ = ‖x‖, and the inverse undoes the map, for all angles and permutations.
 
     Args:
         x: vectors along the last dimension, of an even size.
-        angles: Θ, one row a sublayer, one angle a pair (p, p + size/2).
-        permutations: π, one row a sublayer; ``new[p] = old[permutation[p]]``.
-        inverse: apply φ(Θ)ᵀ.
+        angles: Θ, one row per sublayer, one angle per pair (p, p + size/2).
+        permutations: π, one row per sublayer; ``new[p] = old[permutation[p]]``.
+        inverse: apply U(Θ)ᵀ.
 
     Example:
         >>> quarter_turn, keep = torch.tensor([[torch.pi / 2]]), torch.tensor([[0, 1]])
@@ -90,9 +90,9 @@ def rotate(
 
 
 def rotation_matrix(angles: Angles, permutations: Permutations) -> Square:
-    """The dense U = φ(Θ), with ``rotate(x, ...) == x @ U.mT``.
+    """The dense U = U(Θ), with ``rotate(x, ...) == x @ U.mT``.
 
-    Law: UᵀU = I, and det U is the product of the permutations' signs, whatever the angles.
+    Law: UᵀU = I, and det U is the product of the permutations' signs, for all angles.
 
     Example:
         >>> rotation_matrix(torch.zeros(1, 1), torch.tensor([[1, 0]]))
@@ -110,9 +110,7 @@ def default_sublayers(size: int) -> int:
         >>> default_sublayers(128), default_sublayers(256)
         (14, 16)
     """
-    if size < 1:
-        raise SettingError(f"default_sublayers expects size of at least 1, got {size}.")
-    return 2 * (size - 1).bit_length()
+    return 2 * (positive_size("default_sublayers", "size", size) - 1).bit_length()
 
 
 def random_permutations(sublayers: int, size: int, generator: torch.Generator | None = None) -> Permutations:
@@ -158,15 +156,15 @@ def _undo(x: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
 
 
 # Note [Rotations as one operator]
-# A compiler that reads a traced step wants (1) as one node with a lowering of its own. Hence two operators that tracers
-# know: the map, and its gradient by (4). The second has no gradient of its own: the plain form is for that. They are
+# A compiler that reads a traced step wants (1) as one node with its own lowering. Hence two operators that tracers
+# know: the map, and its gradient by (4). The second has no gradient; use the plain form for that. They are
 # registered by hand because torch.library.custom_op imports torch._dynamo, more than a second, when first called.
 
 
 def _rotate_op(x: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
     return (
         _apply(x, angles, permutations) if len(angles) else x.clone()
-    )  # an operator's output is no alias of its input
+    )  # an operator's output must not alias its input
 
 
 def _rotate_backward_op(grad: Tensor, output: Tensor, angles: Tensor, permutations: Tensor) -> tuple[Tensor, Tensor]:

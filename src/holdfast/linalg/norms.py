@@ -32,7 +32,7 @@ _TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 
 def orthogonality_tolerance(dtype: torch.dtype) -> float:
-    """What counts as orthogonal: 1e-12 in float64, 1e-5 in float32, ten units of the last place in shorter types.
+    """The tolerance of orthogonality: 1e-12 in float64, 1e-5 in float32, ten units of the last place in shorter types.
 
     The two are some hundred times the rounding of QᵀQ at size 512.
 
@@ -85,7 +85,7 @@ def nearest_orthogonal(Q: Square) -> Square:
 
 
 def nearest_rotation(Q: Square) -> Square:
-    """The rotation (orthogonal, det = 1) nearest to Q: (2), the weakest singular direction turned round if det Q < 0.
+    """The rotation (orthogonal, det = 1) nearest to Q: (2), with the weakest singular direction reversed if det Q < 0.
 
     Law: the result is a rotation for every Q, and Q itself if Q is.
 

@@ -7,10 +7,10 @@
     (4) = I - Vᵀ T V,  T⁻¹ = I/2 + triu(V Vᵀ, 1)           (5) the same, compact; rows of V of length 1
     Q ↦ Q (3 I - QᵀQ) / 2                                  (6) one Newton step to the nearest orthogonal matrix
 
-(5) is one triangular system in place of m products, and |T_ij| = |4 v_iᵀ H_{i+1} ... H_{j-1} v_j| ≤ 4 off the diagonal,
+(5) is one triangular system instead of m products, and |T_ij| = |4 v_iᵀ H_{i+1} ... H_{j-1} v_j| ≤ 4 off the diagonal,
 so it is as accurate as the products. (6) squares the error that rounding leaves: 1e-4 becomes 1e-8.
 
-Note [Own exponential]. (2) is a Padé approximant with scaling and squaring, in place of ``torch.matrix_exp``. That has,
+Note [Own exponential]. (2) is a Padé approximant with scaling and squaring, instead of ``torch.matrix_exp``. That has,
 in torch 2.13, a wrong coefficient of degree 8 for a single matrix (pytorch/pytorch#196592; a rotation by 0.04 is off by
 8e-11), and its backward exponentiates a matrix of twice the size (1.2 s against 0.33 s for size 512 in float64). For a
 skew A, p(-A) = p(A)ᵀ, so r(A) is orthogonal as a Cayley transform is, and the system to solve is well conditioned.
@@ -30,7 +30,16 @@ from torch import Tensor
 from holdfast.errors import OutsideSetError, ShapeError
 from holdfast.linalg.norms import orthogonality_error, orthogonality_tolerance
 
-__all__ = ["cayley", "cayley_inverse", "exp_map", "householder_product", "log_map", "skew", "skew_from_vector"]
+__all__ = [
+    "cayley",
+    "cayley_inverse",
+    "exp_map",
+    "householder_inverse",
+    "householder_product",
+    "log_map",
+    "skew",
+    "skew_from_vector",
+]
 
 Square = Float[Tensor, "size size"]
 Signs = Float[Tensor, "size"]
@@ -101,9 +110,9 @@ def cayley(X: Square, signs: Signs | None = None) -> Square:
 
 
 def householder_product(V: Reflectors) -> Square:
-    """H_1 H_2 ... H_m of (4) for the rows v_1, ..., v_m of V, by (5) and (6): the last row meets a column vector first.
+    """H_1 H_2 ... H_m of (4) for the rows v_1, ..., v_m of V, by (5) and (6): the last row is applied first.
 
-    A row of zeros stands for the identity, and its gradient is zero.
+    A row of zeros is the identity, and its gradient is zero.
 
     Law: orthogonal for every V, unchanged when a row is multiplied by a number other than 0; det = (-1)^m without
     rows of zeros.
@@ -153,7 +162,7 @@ def log_map(Q: Square) -> Square:
 def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
     """A skew A and signs D with Q = (I + A)⁻¹ (I - A) D, for any orthogonal Q. Worked out in float64; no gradient.
 
-    D is chosen along the elimination of Q + D, each sign that of the entry it meets: no pivot is below 1, so Q + D is
+    D is chosen along the elimination of Q + D, each sign that of the current pivot: no pivot is below 1, so Q + D is
     far from singular and A = (I - QD)(I + QD)⁻¹ exists.
 
     Law: ``cayley(*cayley_inverse(Q)) == Q`` up to rounding for every orthogonal Q.
@@ -173,6 +182,32 @@ def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
     identity = torch.eye(len(R), dtype=R.dtype, device=R.device)
     A = torch.linalg.solve(identity + R * signs, identity - R * signs, left=False)
     return ((A - A.mT) / 2).to(Q.dtype), signs.to(Q.dtype)
+
+
+def householder_inverse(Q: Square) -> tuple[Square, Signs]:
+    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Worked out in float64; no gradient.
+
+    By elimination, each v_i chosen away from cancellation: none is zero, so each one can learn.
+
+    Law: ``householder_product(V) * D == Q`` up to rounding for every orthogonal Q, with rows of V of length 1.
+
+    Example:
+        >>> V, signs = householder_inverse(torch.eye(2))
+        >>> V.abs(), signs
+        (tensor([[1., 0.],
+                [0., 1.]]), tensor([-1., -1.]))
+    """
+    work = _orthogonal_in_double("householder_inverse", Q)
+    reflectors, signs = torch.zeros_like(work), torch.ones_like(work[0])
+    for i in range(len(work)):
+        v = work[:, i].clone()  # H_i takes it to ∓e_i, and leaves e_1, ..., e_{i-1} alone as v has no share of them
+        v[:i] = 0
+        signs[i] = -1.0 if v[i] >= 0 else 1.0
+        v[i] -= signs[i]
+        v /= v.norm()
+        work -= 2 * torch.outer(v, v @ work)
+        reflectors[i] = v
+    return reflectors.to(Q.dtype), signs.to(Q.dtype)
 
 
 def _orthogonal_in_double(who: str, Q: Tensor) -> Tensor:
@@ -224,7 +259,7 @@ def _log_away_from_pi(R: Tensor) -> Tensor:
 def _complex_structure(B: Tensor) -> Tensor:
     """J with J² = -I and JB = BJ, for a skew B of even size: i on the upper half of the spectrum of -iB, -i below.
 
-    Where B vanishes any J_0 will do, and rounding would mix the halves: there, basis vectors are paired.
+    Where B vanishes any J_0 works, and rounding would mix the halves: there, basis vectors are paired.
     """
     half = len(B) // 2
     values, V = torch.linalg.eigh(-1j * B.to(torch.complex128))  # ascending, and symmetric about 0

@@ -1,7 +1,7 @@
 """Optimisation in the geometry of paths: the path norm, its curvature, and the optimisers that divide by it."""
 
-from holdfast.optim.describe import network_of, pieces_of, recurrences_of
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.describe import path_network, pieces_of, recurrences_of
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.path_norm import kappa, kappa_first, kappa_second, path_norm_sq
 from holdfast.optim.path_sgd import PathAdam, PathSGD
 from holdfast.optim.pieces import Convolution, Dense, Fixed, Lookup, Piece
@@ -14,10 +14,10 @@ __all__ = [  # noqa: RUF022 - what a network is, its norm, its rescalings, the o
     "Dense",
     "Fixed",
     "Lookup",
-    "Network",
+    "PathNetwork",
     "Piece",
     "Recurrence",
-    "network_of",
+    "path_network",
     "pieces_of",
     "recurrences_of",
     # the path norm and its curvature

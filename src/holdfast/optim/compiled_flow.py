@@ -2,10 +2,10 @@
 
     x_t = x_{t-1} M + d_t,  t = 1, 2, ...   (1) in rows; d constant, or a row for every t
 
-A product with a vector is bound by reading M. While M stays in a core's second-level cache, reading it once a step
-costs less than the squarings of block doubling, and no threads have to meet. Columns are taken eight registers at a
-time, with their sums in registers. The code comes from the fused scan's compiler and is kept in its cache; without that
-compiler, flows go by block doubling.
+A product with a vector is limited by reading M. While M stays in a core's second-level cache, reading it once per step
+costs less than the squarings of block doubling, and no threads have to synchronise. Columns are taken eight registers
+at a time, with their sums in registers. The code comes from the fused scan's compiler and is kept in its cache;
+without that compiler, flows use block doubling.
 """
 
 from __future__ import annotations

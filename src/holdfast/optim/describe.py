@@ -1,4 +1,4 @@
-"""From modules to paths: ``network_of`` reads a model, or says why it has no path norm."""
+"""From modules to paths: ``path_network`` reads a model, or raises an error that says why it has no path norm."""
 
 from __future__ import annotations
 
@@ -10,20 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, RNNCell
-from holdfast.cells._base import identity
+from holdfast.cells import GRUCell, LSTMCell, step_form
+from holdfast.cells.nonlinearity import is_homogeneous, name_of
 from holdfast.errors import SettingError
 from holdfast.layers import Recurrent
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Convolution, Dense, Fixed, Lookup, Piece
 
-__all__ = ["network_of", "pieces_of", "recurrences_of"]
+__all__ = ["path_network", "pieces_of", "recurrences_of"]
 
-# φ(αz) = αφ(z) for α > 0, and φ(z) = z for z ≥ 0: what the theorems use of ReLU.
-RELUS = (torch.relu, nn.functional.relu, nn.functional.leaky_relu, torch.abs, identity)
-RELU_MODULES = (nn.ReLU, nn.LeakyReLU, nn.Identity)
 OTHER_NONLINEARITIES = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.SELU, nn.Softplus, nn.Hardtanh, nn.ReLU6)
-NO_PIECE = (*RELU_MODULES, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv1d: nn.functional.conv1d,
     nn.Conv2d: nn.functional.conv2d,
@@ -32,26 +29,26 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
 POOLINGS = {(nn.MaxPool1d, nn.AvgPool1d): 1, (nn.MaxPool2d, nn.AvgPool2d): 2, (nn.MaxPool3d, nn.AvgPool3d): 3}
 KNOWN = "Linear, Embedding, Conv, MaxPool, AvgPool, Flatten, ReLU, LeakyReLU, Dropout and Sequential of these"
 FLAG = (
-    "Path norms are those of ReLU networks: rescaling a unit leaves the function as it is only if φ(αz) = αφ(z). "
-    "network_of(model, any_nonlinearity=True) counts paths as if it were ReLU, without that promise."
+    "Path norms are for ReLU networks: rescaling a unit keeps the function only if φ(αz) = αφ(z). "
+    "path_network(model, any_nonlinearity=True) counts paths as if it were ReLU, without this guarantee."
 )
 
 
-def network_of(
-    model: nn.Module | Network, *, input_shape: tuple[int, ...] | None = None, any_nonlinearity: bool = False
-) -> Network:
-    """Read a model as a ``Network``.
+def path_network(
+    model: nn.Module | PathNetwork, *, input_shape: tuple[int, ...] | None = None, any_nonlinearity: bool = False
+) -> PathNetwork:
+    """Read a model as a ``PathNetwork``.
 
     Known are: ``nn.Sequential`` and other feed-forward modules, a recurrent layer by itself, and any module with the
     attributes ``rnn`` and ``readout``, and perhaps ``embedding`` and ``last_only``, where ``rnn`` is a ``holdfast.RNN``
-    or ``torch.nn.RNN`` and the others are feed-forward (``None`` and ``nn.Identity`` are nothing). Dropout counts for
-    nothing: the paths are those of the whole network.
+    or ``torch.nn.RNN`` and the others are feed-forward (``None`` and ``nn.Identity`` are nothing). Dropout is
+    ignored: the paths are those of the whole network.
 
     Args:
-        model: the module; a ``Network`` is handed back.
+        model: the module; a ``PathNetwork`` is returned as it is.
         input_shape: of one sample, for convolutions: (channels, height, width).
         any_nonlinearity: count paths as if every nonlinearity were ReLU. An LSTM or GRU is then a recurrence with
-            several edges side by side, one a gate. The theorems say nothing of such a network.
+            several edges side by side, one per gate. The theorems do not cover such a network.
 
     Example:
         >>> from holdfast import RNN
@@ -60,26 +57,28 @@ def network_of(
         ...         super().__init__()
         ...         self.embedding, self.rnn = nn.Embedding(50, 8), RNN(8, 16, num_layers=2, nonlinearity="relu")
         ...         self.readout, self.last_only = nn.Linear(16, 50), False
-        >>> network = network_of(Model())
+        >>> network = path_network(Model())
         >>> len(network.encoder), len(network.layers), len(network.decoder)
         (1, 2, 1)
     """
-    if isinstance(model, Network):
+    if isinstance(model, PathNetwork):
         return model
     if not isinstance(model, nn.Module):
-        raise SettingError(f"network_of expects a module or a holdfast.optim.Network, got {type(model).__name__}.")
+        raise SettingError(
+            f"path_network expects a module or a holdfast.optim.PathNetwork, got {type(model).__name__}."
+        )
     if isinstance(model, nn.RNNBase | Recurrent):
-        return Network(layers=recurrences_of(model, any_nonlinearity=any_nonlinearity))
+        return PathNetwork(layers=recurrences_of(model, any_nonlinearity=any_nonlinearity))
     if isinstance(getattr(model, "rnn", None), nn.Module) and hasattr(model, "readout"):
         last_only = getattr(model, "last_only", None)
-        return Network(
+        return PathNetwork(
             layers=recurrences_of(model.rnn, any_nonlinearity=any_nonlinearity),  # type: ignore[arg-type]
             decoder=pieces_of(model.readout, any_nonlinearity=any_nonlinearity),  # type: ignore[arg-type]
             encoder=pieces_of(getattr(model, "embedding", None), any_nonlinearity=any_nonlinearity),
             last_only=None if last_only is None else bool(last_only),
             input_shape=input_shape,
         )
-    return Network(decoder=pieces_of(model, any_nonlinearity=any_nonlinearity), input_shape=input_shape)
+    return PathNetwork(decoder=pieces_of(model, any_nonlinearity=any_nonlinearity), input_shape=input_shape)
 
 
 def recurrences_of(layer: nn.Module, *, any_nonlinearity: bool = False) -> tuple[Recurrence, ...]:
@@ -105,34 +104,31 @@ def recurrences_of(layer: nn.Module, *, any_nonlinearity: bool = False) -> tuple
     return tuple(Recurrence(ih, hh, tuple(biases)) for ih, hh, *biases in found)
 
 
-def _of_cell(layer: Recurrent, cell: Cell, row: int, any_nonlinearity: bool) -> Recurrence:
-    name, phi = type(cell).__name__, getattr(cell, "phi", identity)
+def _of_cell(layer: Recurrent, cell: Any, row: int, any_nonlinearity: bool) -> Recurrence:
+    name, form = type(cell).__name__, step_form(cell)
     if parametrize.is_parametrized(cell):
         raise SettingError(_parametrized(name))
-    if isinstance(cell, LinearCell) and cell.output_size is not None:
-        raise SettingError("recurrences_of expects a LinearCell whose output is its state; leave output_size out.")
-    if isinstance(cell, RNNCell | LinearCell):
-        relu = any(phi is known for known in RELUS) or isinstance(phi, RELU_MODULES)
-    elif isinstance(cell, LSTMCell | GRUCell):
-        relu = False
-    else:
+    if form is not None and form.weight_ho is not None:
+        raise SettingError(f"recurrences_of expects a {name} whose output is its state; leave output_size out.")
+    if not isinstance(cell, LSTMCell | GRUCell) and (form is None or not form.free):
         raise SettingError(
-            f"recurrences_of does not know the paths through a {name}: gates and constrained matrices are no weights "
+            f"recurrences_of does not know the paths through a {name}: gates and constrained matrices are not weights "
             "of edges. It knows RNNCell and LinearCell and, with any_nonlinearity=True, LSTMCell and GRUCell."
         )
-    if not relu and not any_nonlinearity:
-        what = f"nonlinearity {getattr(phi, '__name__', phi)}" if isinstance(cell, RNNCell) else "gates"
+    if not any_nonlinearity and (form is None or not is_homogeneous(form.phi)):
+        what = "gates" if form is None else f"nonlinearity {name_of(form.phi)}"
         raise SettingError(f"recurrences_of got {name} with {what}. {FLAG}")
     kind = layer.initial_state.kind
     if kind not in ("zeros", "learned") and not any_nonlinearity:
         raise SettingError(
             "recurrences_of got a layer that starts at random: noise of one size is not rescaled with the units. Use "
-            'initial_state="zeros" or "learned", or network_of(model, any_nonlinearity=True) to count it as zero.'
+            'initial_state="zeros" or "learned", or path_network(model, any_nonlinearity=True) to count it as zero.'
         )
-    biases = (cell.bias, getattr(cell, "bias_hn", None))
+    weights = cell if form is None else form
+    biases = (weights.bias, getattr(cell, "bias_hn", None))
     return Recurrence(
-        cell.weight_ih,
-        cell.weight_hh,
+        weights.weight_ih,
+        weights.weight_hh,
         tuple(bias for bias in biases if bias is not None),
         layer.initial_state.values[0] if kind == "learned" else None,
         row,
@@ -143,7 +139,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
     """A feed-forward module as pieces: ``nn.Sequential`` of linear, convolutional, pooling and ReLU layers.
 
     Args:
-        module: ``None`` and ``nn.Identity`` are no piece at all.
+        module: ``None`` and ``nn.Identity`` have no pieces.
         any_nonlinearity: whether other elementwise nonlinearities than ReLU count as if they were ReLU.
 
     Example:
@@ -151,7 +147,7 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
         ['Dense', 'Dense']
     """
     name = type(module).__name__
-    if module is None or isinstance(module, NO_PIECE):
+    if module is None or isinstance(module, DROPOUTS) or is_homogeneous(module):
         return ()
     if isinstance(module, nn.Sequential):
         return tuple(piece for child in module for piece in pieces_of(child, any_nonlinearity=any_nonlinearity))
@@ -178,8 +174,8 @@ def pieces_of(module: nn.Module | None, *, any_nonlinearity: bool = False) -> tu
             return ()
         raise SettingError(f"pieces_of got {name}. {FLAG}")
     raise SettingError(
-        f"pieces_of does not know the paths through a {name}; it knows {KNOWN}. A model of your own is described by "
-        "holdfast.optim.Network."
+        f"pieces_of does not know the paths through a {name}; it knows {KNOWN}. Describe a model of your own with "
+        "holdfast.optim.PathNetwork."
     )
 
 
@@ -216,6 +212,6 @@ def _tuple(value: int | tuple[int, ...], dims: int) -> tuple[int, ...]:
 
 def _parametrized(name: str) -> str:
     return (
-        f"{name} has a weight that is computed from other parameters; those are no weights of edges and have no κ. "
+        f"{name} has a weight that is computed from other parameters; those are not weights of edges and have no κ. "
         "Remove the parametrization, or train the layer with another optimiser."
     )

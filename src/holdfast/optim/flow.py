@@ -1,12 +1,12 @@
-"""Linear flows through time, by block doubling: a few matrix products instead of a product with a vector a step.
+"""Linear flows through time, by block doubling: a few matrix products instead of one product with a vector per step.
 
     x_t = x_{t-1} M + d_t,  x_0 = d_0                           (1) a flow, in rows
     v M^(t+n) = (v Mᵗ) Mⁿ;  d constant: x_t = Σ_{k≤t} d Mᵏ      (2) n rows give the next n in one product
     y_t = d_t;  y_t ← y_t + y_{t-n} Mⁿ for n = 1, 2, ..., m/2   (3) d varying: then x_t = y_t + x_{t-m} Mᵐ
     ρ(M) ≤ ‖Mⁿ‖^(1/n) → ρ(M)                                    (4) Gelfand: the rate at which (1) can grow
 
-The squared network of S2's Theorem 3 has no nonlinearity, for all in it is non-negative, and its input is constant: its
-states and their gradients are such flows. Derivations: docs/theory/s2-path-norm.md.
+The squared network of S2's Theorem 3 has no nonlinearity, since all of it is non-negative, and its input is constant:
+its states and their gradients are such flows. Derivations: docs/theory/s2-path-norm.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def doublings(size: int, steps: int, driven: bool) -> int:
     """How often to square M: k squarings against 2 steps / 2ᵏ products of 2ᵏ rows, in units of size² multiplications.
 
     A squaring costs ``size``, and a varying drive 2 ``steps`` more for (3). Each product costs its rows, the same for
-    all k, and besides as much as 2 + 10⁵ / size² rows: reading M, and calling. Measured for sizes of 128 to 2048.
+    all k, and an overhead of 2 + 10⁵ / size² rows for reading M and for the call. Measured for sizes of 128 to 2048.
 
     Example:
         >>> doublings(128, 100, driven=False), doublings(512, 1000, driven=False), doublings(2048, 50, driven=False)
@@ -128,7 +128,7 @@ def growth_rate(matrix: Tensor, steps: int) -> float:
     power, scale, n = matrix, 0.0, 1
     while True:
         norm = float(torch.linalg.matrix_norm(power, ord=torch.inf))
-        if norm == 0:  # nilpotent, or as good as: no growth in the long run
+        if norm == 0:  # nilpotent up to underflow: no growth in the long run
             return 0.0
         power, scale = power / norm, scale + math.log2(norm)
         if n >= steps:

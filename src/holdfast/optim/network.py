@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import SettingError, ShapeError, one_of
 from holdfast.optim.pieces import Piece, Squares
 
-__all__ = ["Network", "Recurrence"]
+__all__ = ["PathNetwork", "Recurrence"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Recurrence:
     Args:
         weight_ih: W, (hidden, input).
         weight_hh: U, (hidden, hidden). With several gates the rows of all of them, (gates · hidden, hidden): their
-            edges run side by side.
+            edges are parallel.
         biases: each (hidden) or (gates · hidden); ``torch.nn.RNN`` has two.
         initial, row: a learned h_0 is row ``row`` of ``initial``, (rows, hidden).
 
@@ -82,8 +82,8 @@ class Recurrence:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """A network in the form (1) to (3). ``network_of`` makes it of a model; for a class of your own, write it down.
+class PathNetwork:
+    """A network in the form (1) to (3). ``path_network`` makes it of a model; for a class of your own, write it down.
 
     Args:
         layers: the recurrences, first to last; none for a feed-forward network.
@@ -95,7 +95,7 @@ class Network:
     Example:
         >>> W, U, V = torch.ones(2, 3), torch.ones(2, 2), torch.ones(1, 2)
         >>> from holdfast.optim import Dense, path_norm_sq
-        >>> net = Network(layers=(Recurrence(W, U),), decoder=(Dense(V),), last_only=True)
+        >>> net = PathNetwork(layers=(Recurrence(W, U),), decoder=(Dense(V),), last_only=True)
         >>> path_norm_sq(net, steps=2).item()  # 3·2 paths from the last step, 3·2·2 from the first
         18.0
     """
@@ -108,12 +108,12 @@ class Network:
 
     def __post_init__(self) -> None:
         if not (self.layers or self.decoder or self.encoder):
-            raise SettingError("Network expects at least one layer or piece, got none.")
+            raise SettingError("PathNetwork expects at least one layer or piece, got none.")
         width = self.encoder[-1].units if self.encoder else None
         for index, layer in enumerate(self.layers):
             if width is not None and layer.weight_ih.shape[1] != width:
                 raise ShapeError(
-                    f"Network expects layer {index} to read {width} features, its weight_ih is "
+                    f"PathNetwork expects layer {index} to read {width} features, its weight_ih is "
                     f"{tuple(layer.weight_ih.shape)}."
                 )
             width = layer.hidden_size
@@ -127,7 +127,7 @@ class Network:
         return torch.ones((), dtype=torch.float64, device=next(self.edges()).device).expand(shape)
 
     def edges(self) -> Iterator[Tensor]:
-        """Every tensor of weights, as often as it has a place in the network."""
+        """Every tensor of weights, once for each place that uses it."""
         for piece in self.encoder:
             yield from (tensor for tensor in piece.tensors if tensor is not None)
         for layer in self.layers:
@@ -141,12 +141,13 @@ class Network:
 
     def reads_every_step(self, who: str, outputs: str | None) -> bool:
         """Whether γ² sums over outputs at every step, by ``outputs`` and by ``last_only``."""
-        if outputs not in ("last", "every", None):
-            raise SettingError(f'{who} expects outputs to be "last" or "every", got {outputs!r}.')
+        one_of(who, "outputs", outputs, ("last", "every", None))
         if self.last_only is not None:
             own = "last" if self.last_only else "every"
             if outputs not in (own, None):
-                raise SettingError(f"{who} got outputs={outputs!r}, but the model says last_only={self.last_only}.")
+                raise SettingError(
+                    f"{who} expects outputs={own!r}, since the model has last_only={self.last_only}, got {outputs!r}."
+                )
             return not self.last_only
         if outputs is None and self.layers:
             raise SettingError(f'{who} expects outputs="last" or "every": the steps at which the model is read.')

@@ -1,9 +1,9 @@
-"""κ⁽¹⁾ of one ReLU layer and its readout, in float32 and in few operations: what a step of PathSGD waits for.
+"""κ⁽¹⁾ of one ReLU layer and its readout, in float32 and in few operations: the common case of a PathSGD step.
 
     f_t = Ũ f_{t-1} + W̃ 1 + b̃,  g_T = Ṽᵀ 1,  g_t = Ũᵀ g_{t+1} (+ Ṽᵀ 1 if every step is read)   (1) S2 (15), (16)
     κ(U) = Σ_t g_t f_{t-1}ᵀ,  κ(W) = Σ_t g_t 1ᵀ,  κ(b) = Σ_t g_t,  κ(V) = 1 f_Tᵀ, or 1 Σ_t f_tᵀ     (2) S2 (14), (17)
 
-The same numbers as ``path_norm.kappa_first`` gives for any network, which is what this is held to. All that is summed
+The same numbers as ``path_norm.kappa_first``, which works for any network; a test compares the two. All that is summed
 is non-negative, so rounding is relative to each κ; what falls below the least float32, 2⁻¹²⁶, is lost. (2) loses at
 most T such terms times the largest flow, and no flow is above the largest κ, for f_T is in κ(V) and each g_t in κ(W).
 So the result stands if the least κ is 2²⁴ times as large as what can be lost.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.optim.compiled_flow import compiled_flow, fits
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Dense
 
 __all__ = ["one_layer_first"]
@@ -24,13 +24,13 @@ LOST = 2.0**-126  # the least normal float32
 EXACT = 2.0**24  # 1 / the rounding of float32
 
 
-def one_layer_first(network: Network, steps: int, every: bool) -> dict[Tensor, Tensor] | None:
-    """(2) in float32; ``None`` if the network is another one, or if float32 has not the range.
+def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tensor, Tensor] | None:
+    """(2) in float32; ``None`` for other networks, or if the range of float32 is too small.
 
     Example:
         >>> from holdfast.optim import Recurrence
         >>> one = torch.ones(1, 1)
-        >>> network = Network(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
+        >>> network = PathNetwork(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
         >>> found = one_layer_first(network, 3, every=False)  # γ² = 1 + p² + p⁴ for U = p, so κ(U) = 1 + 2p²
         >>> found is None or found[network.layers[0].weight_hh].item() == 9.0
         True
@@ -60,7 +60,7 @@ def one_layer_first(network: Network, steps: int, every: bool) -> dict[Tensor, T
     return found
 
 
-def _parts(network: Network) -> tuple[Recurrence, Dense] | None:
+def _parts(network: PathNetwork) -> tuple[Recurrence, Dense] | None:
     """Its layer and readout: one gate, started at zero, one linear map; every weight float32 and in one place."""
     if network.encoder or len(network.layers) != 1 or len(network.decoder) != 1:
         return None

@@ -7,7 +7,7 @@
     κ_i = κ⁽¹⁾_i + κ⁽²⁾_i                                                                    (5) "published", Lemma 1
 
 E_i are the edges that share parameter i: the steps of time, and any other place where the model uses the same tensor. A
-path that meets p_i n times contributes c p_i^(2n), of half second derivative n(2n-1) = n + 2·n(n-1): (4). Lemma 1 loses
+path that uses p_i n times contributes c p_i^(2n), of half second derivative n(2n-1) = n + 2·n(n-1): (4). Lemma 1 loses
 the 2. Both forms are right for Theorem 2. Source: S2, §4, Appendix A. Derivations: docs/theory/s2-path-norm.md.
 """
 
@@ -19,10 +19,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network
+from holdfast.errors import SettingError, one_of, positive_size
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork
 from holdfast.optim.one_layer import one_layer_first
 from holdfast.optim.pieces import outer
 from holdfast.optim.second_term import edge_pairs
@@ -45,19 +44,19 @@ Form = Literal["exact", "published"]
 """How κ⁽¹⁾ and κ⁽²⁾ are added up."""
 
 Kappa = dict[Tensor, Tensor]
-"""One κ of the parameter's shape for each parameter, which is the key itself; float64 unless asked for otherwise."""
+"""One κ of the parameter's shape for each parameter, which is the key itself; float64 by default."""
 
 
-def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
+def path_norm_sq(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Tensor:
     """γ² of (1): the sum over paths of the product of squared weights, in float64.
 
     Law: invariant under ``rescale_``; differentiable in the weights, twice and more. Past the largest float64 it is
     that number, never infinity or NaN.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
         steps: T, the length of the sequences.
-        outputs: the output nodes: "last" or "every" step. A model with ``last_only`` says so itself.
+        outputs: the output nodes: "last" or "every" step. Not needed for a model with ``last_only``.
 
     Example:
         >>> model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
@@ -75,7 +74,7 @@ def path_norm_sq(model: nn.Module | Network, steps: int = 1, outputs: Outputs | 
 
 @torch.no_grad()
 def kappa_first(
-    model: nn.Module | Network,
+    model: nn.Module | PathNetwork,
     steps: int = 1,
     outputs: Outputs | None = None,
     *,
@@ -86,8 +85,8 @@ def kappa_first(
     Law: κ⁽¹⁾_i ≥ 0 and finite; multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i by β_v/β_u.
 
     Args: as in ``path_norm_sq``, and
-        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time; where
-            float32 has not the range, and for other networks, κ comes in float64 all the same.
+        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time. If
+            the range of float32 is too small, and for other networks, κ is float64 anyway.
 
     Example:
         >>> from holdfast import RNN
@@ -97,8 +96,7 @@ def kappa_first(
         9.0
     """
     network, every = _checked("kappa_first", model, steps, outputs)
-    if dtype not in (torch.float32, torch.float64):
-        raise SettingError(f"kappa_first expects dtype to be torch.float32 or torch.float64, got {dtype}.")
+    one_of("kappa_first", "dtype", dtype, (torch.float32, torch.float64))
 
     def compute(rate: float) -> Kappa:
         forward = forward_flows(network, steps, every, rate, to_the_end=False)
@@ -111,8 +109,8 @@ def kappa_first(
 
 
 @torch.no_grad()
-def kappa_second(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
-    """κ⁽²⁾ of (3), which lives on recurrent weights alone; zero for every other parameter (S2, footnote 3).
+def kappa_second(model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None) -> Kappa:
+    """κ⁽²⁾ of (3), which is zero except for recurrent weights (S2, footnote 3).
 
     Law: as for ``kappa_first``; zero for feed-forward and convolutional networks.
 
@@ -140,7 +138,9 @@ def kappa_second(model: nn.Module | Network, steps: int = 1, outputs: Outputs | 
 
 
 @torch.no_grad()
-def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = None, *, form: Form = "exact") -> Kappa:
+def kappa(
+    model: nn.Module | PathNetwork, steps: int = 1, outputs: Outputs | None = None, *, form: Form = "exact"
+) -> Kappa:
     """κ = κ⁽¹⁾ + 2κ⁽²⁾, half the second derivative of γ² (4), or as published, κ⁽¹⁾ + κ⁽²⁾ (5).
 
     Law: ``"exact"`` is ½ ∂²γ²/∂p_i² for every i. Both forms are multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i
@@ -156,8 +156,7 @@ def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = 
         >>> [kappa(rnn, 3, "last", form=form)[rnn.l0.weight_hh].item() for form in ("exact", "published")]  # 1 + 6p²
         [25.0, 17.0]
     """
-    if form not in ("exact", "published"):
-        raise SettingError(f"kappa expects form to be one of exact, published, got {form!r}.")
+    one_of("kappa", "form", form, ("exact", "published"))
     network, every = _checked("kappa", model, steps, outputs)
     _no_parameter_twice("kappa", network)
     weight = 2.0 if form == "exact" else 1.0  # the lost factor of Lemma 1
@@ -175,7 +174,7 @@ def kappa(model: nn.Module | Network, steps: int = 1, outputs: Outputs | None = 
     return first_finite("kappa", network, steps, compute, lambda found: list(found.values()))
 
 
-def _first(network: Network, forward: Forward, backward: Backward) -> Kappa:
+def _first(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:
     squares, whole = forward.squares, forward.rate * forward.steps  # log₂ of the scale that was taken out
     found: Kappa = {}
 
@@ -206,7 +205,7 @@ def _first(network: Network, forward: Forward, backward: Backward) -> Kappa:
     return found
 
 
-def _second(network: Network, forward: Forward, backward: Backward) -> Kappa:
+def _second(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:
     """(3) of the recurrent weights."""
     found: Kappa = {}
     for index, layer in enumerate(network.layers):
@@ -217,18 +216,18 @@ def _second(network: Network, forward: Forward, backward: Backward) -> Kappa:
 
 
 def _a_gate(parameter: Tensor, value: Tensor) -> Tensor:
-    """The κ of an edge, for every gate that has one like it."""
+    """The κ of an edge, repeated for every gate."""
     gates = len(parameter) // len(value)
     return value if gates == 1 else value.repeat(gates, *(1 for _ in value.shape[1:]))
 
 
-def _checked(who: str, model: nn.Module | Network, steps: int, outputs: Outputs | None) -> tuple[Network, bool]:
+def _checked(who: str, model: nn.Module | PathNetwork, steps: int, outputs: Outputs | None) -> tuple[PathNetwork, bool]:
     positive_size(who, "steps", steps)
-    network = network_of(model)
+    network = path_network(model)
     return network, network.reads_every_step(who, outputs)
 
 
-def _no_parameter_twice(who: str, network: Network) -> None:
+def _no_parameter_twice(who: str, network: PathNetwork) -> None:
     pieces = [piece.tensors[0] for piece in (*network.encoder, *network.decoder)]
     layers = [weight for layer in network.layers for weight in (layer.weight_ih, layer.weight_hh)]
     for weight, places in Counter(w for w in (*pieces, *layers) if w is not None).items():

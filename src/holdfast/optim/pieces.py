@@ -66,7 +66,12 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
 
 
 class Piece(abc.ABC):
-    """One feed-forward piece: (1), (2) and (3), for flows of one sample, (features) or (channels, ...)."""
+    """One feed-forward piece: (1), (2) and (3), for flows of one sample, (features) or (channels, ...).
+
+    Example:
+        >>> issubclass(Dense, Piece), Dense(torch.ones(4, 3)).units
+        (True, 4)
+    """
 
     @property
     @abc.abstractmethod
@@ -76,7 +81,7 @@ class Piece(abc.ABC):
     @property
     @abc.abstractmethod
     def units(self) -> int | None:
-        """How many units it ends in that can be rescaled each by itself; None if it only passes units on."""
+        """How many output units can be rescaled independently; None if it only passes units on."""
 
     @abc.abstractmethod
     def forward(self, x: Tensor, one: float, squares: Squares) -> Tensor:
@@ -102,7 +107,7 @@ class Piece(abc.ABC):
         """The shape of its input, where its weights tell."""
         raise SettingError(
             f"{type(self).__name__} does not say how large its input is; give it: "
-            "network_of(model, input_shape=(channels, height, width))."
+            "path_network(model, input_shape=(channels, height, width))."
         )
 
 
@@ -187,7 +192,7 @@ class Lookup(Piece):
 
 @dataclass(frozen=True, eq=False)
 class Convolution(Piece):
-    """A convolution of ``nn.Conv1d``, ``Conv2d`` or ``Conv3d``; its weights are shared, but no path meets one twice.
+    """A convolution of ``nn.Conv1d``, ``Conv2d`` or ``Conv3d``; its weights are shared, but no path uses one twice.
 
     Example:
         >>> piece = Convolution(torch.full((1, 1, 3), 2.0), None, torch.nn.functional.conv1d, {"stride": 1})

@@ -8,7 +8,7 @@ Followed by a plain gradient step this is Path-SGD, S2 (8). κ is κ⁽¹⁾, as
 ``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the
 authors' own program for feed-forward networks has such a factor. (3) is ours: a step as long as lr times the path
 norm γ, in the norm that it is steepest in. Rescaling changes neither root, so steps stay invariant. γ² is taken over
-paths through a hidden unit: the bias of an output, one edge by itself, says nothing of the others' scale.
+paths through a hidden unit: the bias of an output is a path of one edge and says nothing about the scale of the others.
 Where κ_i = 0 no path runs through p_i: its gradient is 0, and so is the quotient. Source: S2, §4.3, §5.3.
 """
 
@@ -22,10 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError, StateDictError
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network
+from holdfast.errors import SettingError, StateDictError, one_of, positive_size
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork
 from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq
 from holdfast.optim.pieces import compact
 
@@ -37,23 +36,23 @@ SETTINGS = ("steps", "outputs", "second", "form", "floor", "every", "match_sgd",
 class PathPreconditioner:
     """Divide gradients by κ, in place, before an optimiser of your choice reads them.
 
-    Law: with plain SGD after it, a step commutes with ``rescale_`` (S2, Theorem 2), whatever ``second`` and ``form``,
+    Law: with plain SGD after it, a step commutes with ``rescale_`` (S2, Theorem 2), for any ``second`` and ``form``,
     while no κ is at the floor.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
-        steps: T, the length of the sequences, which a recurrent network needs; may be set anew at any time, and κ then
-            follows.
-        outputs: "last" or "every" step; a model with ``last_only`` says so itself.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
+        steps: T, the length of the sequences, needed for a recurrent network. May be changed at any time; κ is then
+            recomputed.
+        outputs: "last" or "every" step; not needed for a model with ``last_only``.
         second: whether κ⁽²⁾ is in κ. S2's experiments leave it out.
         form: how it is added, "exact" or "published"; see ``kappa``.
         floor: κ is at least this. The default only keeps 1/κ finite; a larger one bounds the steps along parameters
             that few paths use, and gives up invariance there.
-        every: κ is computed anew every so many divisions.
+        every: κ is recomputed after this many divisions.
         match_sgd: whether c is (2) instead of 1. κ runs over many orders of magnitude with the size and scale of a
-            network, and with it the learning rate that serves; with (2) it is near that of SGD.
-        relative: whether c is (3) instead of 1. Learning rates then are fractions of the path norm, whatever the scale
-            of κ and of the loss; as steps do not shrink with the gradient, let the rate go to zero by a schedule.
+            network, and so does the learning rate that works; with (2) it is near that of SGD.
+        relative: whether c is (3) instead of 1. Learning rates then are fractions of the path norm, independent of
+            the scale of κ and of the loss. Steps do not shrink with the gradient, so use a schedule that ends at zero.
 
     Example:
         >>> from holdfast import RNN
@@ -66,7 +65,7 @@ class PathPreconditioner:
 
     def __init__(
         self,
-        model: nn.Module | Network,
+        model: nn.Module | PathNetwork,
         *,
         steps: int | None = None,
         outputs: Outputs | None = None,
@@ -77,17 +76,18 @@ class PathPreconditioner:
         match_sgd: bool = False,
         relative: bool = False,
     ):
-        self.network = network_of(model)
+        self.network = path_network(model)
         if steps is None and self.network.layers:  # T = 1 has no paths through U: its κ is 0, and 1/κ anything
-            raise SettingError("PathPreconditioner expects steps=T, the length of the sequences: κ depends on it.")
+            raise SettingError(
+                "PathPreconditioner expects steps, the length of the sequences, got None; κ depends on it."
+            )
         self.network.reads_every_step("PathPreconditioner", outputs)
-        if form not in ("exact", "published"):
-            raise SettingError(f"PathPreconditioner expects form to be one of exact, published, got {form!r}.")
+        one_of("PathPreconditioner", "form", form, ("exact", "published"))
         if not 1e-30 <= floor < float("inf"):
             raise SettingError(f"PathPreconditioner expects a finite floor of at least 1e-30, got {floor!r}.")
         if match_sgd and relative:
             raise SettingError(
-                "PathPreconditioner expects match_sgd or relative, not both: each sets the length of steps."
+                "PathPreconditioner expects match_sgd or relative, got both; each sets the length of steps: drop one."
             )
         self.outputs: Outputs | None = outputs
         self.form: Form = form
@@ -109,13 +109,13 @@ class PathPreconditioner:
         self._inverse: dict[Tensor, Tensor] = {}
 
     def refresh(self) -> None:
-        """Compute κ anew from the weights as they are, now."""
+        """Recompute κ from the current weights."""
         if self.second:
             found = kappa(self.network, self.steps, self.outputs, form=self.form)
         else:
             # float32 where the weights are, and κ fits in it
             found = kappa_first(self.network, self.steps, self.outputs, dtype=torch.float32)
-        # One number stands for all that share it, and half-precision weights get a float32: 1/κ passes 65504 easily.
+        # Equal numbers are kept once, and half-precision weights get a float32, since 1/κ often exceeds 65504.
         self._inverse = {
             parameter: compact(value).clamp(min=self.floor).reciprocal_().to(_at_least_float32(parameter.dtype))
             for parameter, value in found.items()
@@ -139,7 +139,7 @@ class PathPreconditioner:
         return math.sqrt(plain / divided) if 0 < divided < math.inf and plain < math.inf else 1.0
 
     def _path_norm(self, found: dict[Tensor, Tensor]) -> float:
-        """γ of (3); 1 past float64, where 1/κ lets nothing move."""
+        """γ of (3); 1 beyond the range of float64, where 1/κ is 0."""
         last = self.network.decoder[-1].tensors[0] if self.network.decoder else None
         if last is None:
             square = float(path_norm_sq(self.network, self.steps, self.outputs).detach())
@@ -168,7 +168,7 @@ class PathPreconditioner:
                 parameter.grad = grad
 
     def inverse_kappas(self, parameters: list[Tensor]) -> list[Tensor]:
-        """c/κ of these parameters, to be broadcast over them; counts as a division, and renews κ if that is due.
+        """c/κ of these parameters, to be broadcast over them; counts as a division, and recomputes κ if that is due.
 
         With ``relative``, (3) sums over these parameters alone and over the gradients that they have.
         """
@@ -187,7 +187,7 @@ class PathPreconditioner:
     # -- saving ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next division depends on, besides weights and gradients: settings, count, c, and c/κ."""
+        """All that the next division depends on, except weights and gradients: settings, count, c, and c/κ."""
         return {
             "settings": {name: getattr(self, name) for name in SETTINGS},
             "divisions": self.divisions,
@@ -205,7 +205,7 @@ class PathPreconditioner:
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken, bit for bit."""
+        """Resume where ``state_dict`` was taken, bit for bit."""
         self.check_state_dict(state_dict)
         saved = state_dict["inverse_kappa"]
         for name in SETTINGS:

@@ -3,7 +3,7 @@
     w_{u→v} ← (α_v / α_u) w_{u→v},  α > 0 at internal units, α = 1 at inputs, outputs and the bias node      (1)
     W_i[j,k] ← (αⁱ_j / αⁱ⁻¹_k) W_i[j,k],  U_i[j,k] ← (αⁱ_j / αⁱ_k) U_i[j,k],  V[j,k] ← (1 / αᴸ_k) V[j,k]    (2)
 
-(2) is (1) with one α a unit for all of time, which sharing over time asks for; every feasible rescaling has this form.
+(2) is (1) with one α per unit for all steps, since weights are shared over time. Every feasible rescaling is (2).
 Biases and learned initial states are edges from the bias node, and multiplied by αⁱ_j. Source: S2, Theorem 1.
 """
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError, ShapeError
-from holdfast.optim.describe import network_of
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.describe import path_network
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Piece
 
 __all__ = ["internal_units", "rescale_"]
@@ -24,26 +24,26 @@ __all__ = ["internal_units", "rescale_"]
 Carrier = Piece | Recurrence
 
 
-def internal_units(model: nn.Module | Network) -> tuple[int, ...]:
+def internal_units(model: nn.Module | PathNetwork) -> tuple[int, ...]:
     """How many units, or channels, each group of internal units has: features of the encoder, states, hidden features.
 
     Example:
         >>> internal_units(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)))
         (4, 5)
     """
-    return tuple(_units(carrier) for carrier in _carriers(network_of(model))[:-1])
+    return tuple(_units(carrier) for carrier in _carriers(path_network(model))[:-1])
 
 
 @torch.no_grad()
-def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module | Network:
-    """Rescale the internal units of ``model`` in place, by (2), and hand the model back.
+def rescale_(model: nn.Module | PathNetwork, alpha: Sequence[Tensor]) -> nn.Module | PathNetwork:
+    """Rescale the internal units of ``model`` in place, by (2), and return the model.
 
-    Law: the model computes the same function, for all α > 0. ``path_norm_sq`` stays, and so does the function that a
-    step of ``PathSGD`` leads to; what a step of plain SGD leads to does not.
+    Law: the model computes the same function, for all α > 0. ``path_norm_sq`` stays the same, and so does the function
+    after a step of ``PathSGD``, but not after a step of plain SGD.
 
     Args:
-        model: what ``network_of`` can read, or a ``Network``.
-        alpha: one positive vector a group of units, of the sizes ``internal_units(model)``.
+        model: what ``path_network`` can read, or a ``PathNetwork``.
+        alpha: one positive vector per group of units, of the sizes ``internal_units(model)``.
 
     Example:
         >>> model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 3)
@@ -51,7 +51,7 @@ def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module |
         >>> torch.allclose(rescale_(model, [torch.tensor([0.1, 1.0, 2.0, 30.0])])(x), before, atol=1e-5)
         True
     """
-    network = network_of(model)
+    network = path_network(model)
     carriers = _carriers(network)
     alpha = [torch.as_tensor(one) for one in alpha]
     expected = [(_units(carrier),) for carrier in carriers[:-1]]
@@ -60,7 +60,7 @@ def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module |
         raise ShapeError(f"rescale_ expects alpha of shapes {', '.join(map(str, expected))}, got {came or 'none'}.")
     if not all((one > 0).all() and one.isfinite().all() for one in alpha):
         raise SettingError(
-            "rescale_ expects every α to be positive and finite: a ReLU turns with the sign of its input."
+            "rescale_ expects every α to be positive and finite: ReLU is homogeneous for positive factors only."
         )
 
     factors: dict[Tensor, Tensor] = {}
@@ -82,7 +82,7 @@ def rescale_(model: nn.Module | Network, alpha: Sequence[Tensor]) -> nn.Module |
     return model
 
 
-def _carriers(network: Network) -> list[Carrier]:
+def _carriers(network: PathNetwork) -> list[Carrier]:
     """What ends in units, first to last; the last one ends in the outputs."""
     return [
         carrier
@@ -98,7 +98,7 @@ def _units(carrier: Carrier) -> int:
 
 
 def _factors(carrier: Carrier, before: Tensor | None, after: Tensor | None) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor of weights with its α_v / α_u; a learned initial state, one row of a tensor, is the caller's."""
+    """Each tensor of weights with its α_v / α_u; a learned initial state, one row of a tensor, is the caller's task."""
     weight = carrier.weight_ih if isinstance(carrier, Recurrence) else carrier.tensors[0]
     assert weight is not None
     one = torch.ones(1, dtype=torch.float64, device=weight.device)

@@ -3,11 +3,11 @@
     Q = Σ_{s<t} D(a_s) U^(t-1-s) D(b_t),  D(v) = diag(v),  1 ≤ s < t ≤ T             (1) what is wanted
     Z_s = Σ_{t>s} U^(t-1-s) D(b_t) = U Z_{s+1} + D(b_{s+1}),  Q = Σ_s D(a_s) Z_s     (2) Horner: T products
     Q = local + Σ_e A_e Z_e,  A_e = Σ_{r<m} D(a_{e-r}) Uʳ                            (3) blocks of m steps, the last e:
-    Z_{e-m} = Uᵐ Z_e + B_e,  B_e = Σ_{i<m} Uⁱ D(b_{e-m+1+i})                             two products a block
-    local = Σ_{n<m-1} Uⁿ ⊙ Σ a_s b_{s+1+n}ᵀ,  s and s+1+n in one block               (4) a product a lag
+    Z_{e-m} = Uᵐ Z_e + B_e,  B_e = Σ_{i<m} Uⁱ D(b_{e-m+1+i})                             two products per block
+    local = Σ_{n<m-1} Uⁿ ⊙ Σ a_s b_{s+1+n}ᵀ,  s and s+1+n in one block               (4) one product per lag
 
 Footnote 3 of S2 multiplies every power of U with a correlation of its own: O(T H³ + T² H²). (2) alone is O(T H³); with
-m = √(2TH / (T+H)) steps a block, (3) and (4) take O(√T H³) while T ≤ H and O(T H^(5/2)) beyond. All terms are
+m = √(2TH / (T+H)) steps per block, (3) and (4) take O(√T H³) while T ≤ H and O(T H^(5/2)) beyond. All terms are
 non-negative, so no digits cancel. Derivations: docs/theory/s2-path-norm.md.
 """
 
@@ -36,8 +36,8 @@ def edge_pairs(matrix: Tensor, a: Tensor, b: Tensor, block: int | None = None) -
 
     Args:
         matrix: U, non-negative.
-        a, b: (steps, size); row s-1 holds a_s, what has flown to the tail of the edge at step s, and b_s, what flows on
-            from its head.
+        a, b: (steps, size); row s-1 holds a_s, the flow into the tail of the edge at step s, and b_s, the flow
+            out of its head.
         block: m; ``block_size`` unless given. The result does not depend on it but for rounding.
 
     Example:
@@ -53,7 +53,7 @@ def edge_pairs(matrix: Tensor, a: Tensor, b: Tensor, block: int | None = None) -
         powers.append(powers[-1] @ matrix)
     jump, stack = powers[m], torch.stack(powers[:m])  # (m, size, size)
 
-    # Zeros in front fill the first block: an edge that nothing reaches makes no pair.
+    # Zeros in front fill the first block: an edge without flow makes no pair.
     front = -steps % m
     a, b = (torch.nn.functional.pad(rows, (0, 0, front, 0)).reshape(-1, m, size) for rows in (a, b))
 

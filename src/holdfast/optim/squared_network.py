@@ -23,7 +23,7 @@ from torch import Tensor
 from holdfast.errors import SettingError
 from holdfast.optim.compiled_flow import LARGEST
 from holdfast.optim.flow import driven_flow, growth_rate, krylov_rows, powers_of, squarings, steady_flow
-from holdfast.optim.network import Network, Recurrence
+from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Squares, compact
 
 __all__ = ["Backward", "Forward", "backward_flows", "first_finite", "forward_flows", "one_thread_if_small", "saturated"]
@@ -80,13 +80,16 @@ class Backward:
     encoder: list[Tensor]
 
 
-def forward_flows(network: Network, steps: int, every: bool, rate: float = 0.0, *, to_the_end: bool = True) -> Forward:
+def forward_flows(
+    network: PathNetwork, steps: int, every: bool, rate: float = 0.0, *, to_the_end: bool = True
+) -> Forward:
     """The flow f of (1); differentiable in the weights. What leaves the last piece is left out unless ``to_the_end``.
 
     Example:
         >>> from holdfast.optim import Dense, Recurrence
         >>> one = torch.ones(1, 1)
-        >>> flows = forward_flows(Network(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),)), 3, every=False)
+        >>> network = PathNetwork(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
+        >>> flows = forward_flows(network, 3, every=False)
         >>> flows.states[0].flatten().tolist()
         [0.0, 1.0, 5.0, 21.0]
     """
@@ -132,13 +135,13 @@ def _read(flows: Forward) -> Tensor:
     return rows.sum(0) if flows.decay is None else flows.decay[:-1].flip(0) @ rows
 
 
-def backward_flows(network: Network, forward: Forward) -> Backward:
+def backward_flows(network: PathNetwork, forward: Forward) -> Backward:
     """The flow g of (1), for that of ``forward_flows``.
 
     Example:
         >>> from holdfast.optim import Dense, Recurrence
         >>> one = torch.ones(1, 1)
-        >>> network = Network(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
+        >>> network = PathNetwork(layers=(Recurrence(one, 2 * one),), decoder=(Dense(one),))
         >>> flows = backward_flows(network, forward_flows(network, 3, every=True))
         >>> flows.states[0].flatten().tolist()
         [21.0, 5.0, 1.0]
@@ -164,7 +167,7 @@ def backward_flows(network: Network, forward: Forward) -> Backward:
     return Backward(decoder[::-1], states, sums, encoder[::-1])
 
 
-def _layer_backward(network: Network, forward: Forward, index: int, above: list[Tensor], g: Tensor) -> Tensor:
+def _layer_backward(network: PathNetwork, forward: Forward, index: int, above: list[Tensor], g: Tensor) -> Tensor:
     powers = forward.powers[index]
     if above:
         layer = network.layers[index + 1]
@@ -177,7 +180,7 @@ def _layer_backward(network: Network, forward: Forward, index: int, above: list[
     return driven_flow(powers, weight[:, None] * g)
 
 
-def _to_encoder(network: Network, forward: Forward, sums: list[Tensor], g: Tensor) -> Tensor:
+def _to_encoder(network: PathNetwork, forward: Forward, sums: list[Tensor], g: Tensor) -> Tensor:
     if not network.layers:
         return forward.steps * g if forward.every else g
     first = network.layers[0]
@@ -199,7 +202,7 @@ def saturated(value: Tensor, log2_factor: float) -> Tensor:
 
 def first_finite(
     who: str,
-    network: Network,
+    network: PathNetwork,
     steps: int,
     compute: Callable[[float], Result],
     tensors: Callable[[Result], list[Tensor]],
@@ -229,14 +232,14 @@ def first_finite(
 
 
 @contextlib.contextmanager
-def one_thread_if_small(network: Network) -> Iterator[None]:
-    """One thread inside, for networks of few weights: the work is done before threads have met.
+def one_thread_if_small(network: PathNetwork) -> Iterator[None]:
+    """One thread inside, for networks of few weights: synchronising threads would take longer than the work.
 
-    On a busy machine threads wait for each other long: hundreds of times as long as the work takes, as measured.
+    On a busy machine threads wait for each other, hundreds of times as long as the work takes.
 
     Example:
         >>> from holdfast.optim import Dense
-        >>> with one_thread_if_small(Network(decoder=(Dense(torch.ones(2, 2)),))):
+        >>> with one_thread_if_small(PathNetwork(decoder=(Dense(torch.ones(2, 2)),))):
         ...     torch.get_num_threads()
         1
     """

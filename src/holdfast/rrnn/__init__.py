@@ -1,6 +1,7 @@
-"""RRNN: cells that are trees, found anew for every sample and step. See docs/usage/rrnn.md."""
+"""RRNN: cells that are trees, found for every sample and step. See docs/usage/rrnn.md."""
 
 from holdfast.rrnn.cell import RRNNCell, Tuples
+from holdfast.rrnn.choosing import tolerance
 from holdfast.rrnn.conditions import Condition, GradientConditions, gradient_conditions
 from holdfast.rrnn.distance import Forms, forms_of, tree_distance, tree_distances, vector_difference
 from holdfast.rrnn.draw import tree_svg, tree_text
@@ -11,7 +12,7 @@ from holdfast.rrnn.loss import LossParts, TreeLoss, ridge, score_margin, target_
 from holdfast.rrnn.normalise import BirthNorm
 from holdfast.rrnn.record import Grown, Record, count_trees, tuple_changes
 from holdfast.rrnn.scorer import RankingScorer, TwoLayerScorer
-from holdfast.rrnn.search import search, tolerance
+from holdfast.rrnn.search import search
 from holdfast.rrnn.sets import ACTIVATIONS, GRU_SETS, LSTM_SETS, OPERATORS, Activation, Operator, Sets
 from holdfast.rrnn.soft import soft_search
 from holdfast.rrnn.target import Target, gru_target, gru_tree, lstm_targets, lstm_trees

@@ -1,4 +1,4 @@
-"""RRNN: a cell that is a tree, found anew for every sample and step by Algorithm 1.
+"""RRNN: a cell that is a tree, found for every sample and step by Algorithm 1.
 
     (T_{t,i}, h_{t,i}) = search over {x_t, h_{t-1,1..M}, constants, h_{t,1..i-1}},   i = 1..M        (1)
 
@@ -11,6 +11,7 @@ Source: S1, §3 and Appendix B. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,8 +19,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import Cell, positive_size
-from holdfast.errors import SettingError
+from holdfast.cells import Cell
+from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.rrnn.grow import candidates, grow
 from holdfast.rrnn.loss import TreeLoss
 from holdfast.rrnn.normalise import BirthNorm
@@ -35,13 +36,13 @@ __all__ = ["RRNNCell", "TreeCell", "Tuples"]
 
 
 class Tuples(nn.Module):
-    """The parameters (L_r, R_r, b_r); an identity tuple at the end is no parameter.
+    """The parameters (L_r, R_r, b_r); an identity tuple at the end is not a parameter.
 
     Args:
         size: p.
         count: how many, the identity among them.
         identity: whether the last is (I, I, 0).
-        start_norm: the spectral norm of every L and R at the start; None leaves them as they are drawn.
+        start_norm: the spectral norm of every L and R at the start; None keeps them as drawn.
 
     Example:
         >>> Tuples(5, 4)().left.shape, sum(weight.numel() for weight in Tuples(5, 4).parameters())
@@ -80,7 +81,7 @@ class Tuples(nn.Module):
 
 
 class TreeCell(Cell):
-    """What RRNN and RRNN-GRU have in common: they can note what they did, step by step, for trees and for loss (6)."""
+    """What RRNN and RRNN-GRU have in common: a step that can also return the trees it grew."""
 
     sets: tuple[Sets, ...]
     loss: TreeLoss | None
@@ -88,28 +89,21 @@ class TreeCell(Cell):
     def __init__(self, input_size: int, hidden_size: int, loss: TreeLoss | None):
         super().__init__(input_size, hidden_size)
         self.loss = loss
-        self.notes: list[tuple[Grown, ...]] | None = None  # a step an entry, a state vector a part
-        self.noting_scores = self.tracing = False
         self.input_map = nn.Identity() if input_size == hidden_size else nn.Linear(input_size, hidden_size, bias=False)
 
     @property
+    @abc.abstractmethod
     def leaf_names(self) -> tuple[tuple[str | int, ...], ...]:
-        raise NotImplementedError
+        """Names of the leaves of every run."""
 
-    def begin_notes(self, *, scores: bool | None = None, tracing: bool = False) -> None:
-        """Note the steps from here on; with their scores, if asked to, or if (7) of the loss needs them."""
-        wanted = self.loss is not None and self.loss.margin > 0
-        self.notes, self.noting_scores, self.tracing = [], wanted if scores is None else scores, tracing
-
-    def end_notes(self) -> None:
-        self.notes, self.noting_scores, self.tracing = None, False, False
+    @abc.abstractmethod
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
+        """``step``, and what it grew: one ``Grown`` per state vector, with the two best scores if ``scores``."""
 
     def drive(self, x: Tensor) -> Tensor:
         return self.input_map(x)
-
-    def note(self, step: tuple[Grown, ...]) -> None:
-        if self.notes is not None:
-            self.notes.append(step)
 
 
 class RRNNCell(TreeCell):
@@ -118,11 +112,11 @@ class RRNNCell(TreeCell):
     Args:
         input_size, hidden_size: features of ``x`` and of each state vector.
         tuples, identity, operators, activations, auxiliary, rounds: as in ``Sets``.
-        states: M, state vectors that a step hands on.
-        sets: one ``Sets`` a state vector, where they differ; then the settings above are left out.
+        states: M, the number of state vectors.
+        sets: one ``Sets`` per state vector, if they differ; then the settings above are ignored.
         names: of the state vectors in trees; "h", or "h1", "h2", ...
-        carry_pool: the run for a later state vector may also use the nodes that the runs before it made.
-        scorer: hidden units of α, or a module from (..., p) to (...), or one of these a state vector.
+        carry_pool: the run for a later state vector may also use the nodes of earlier runs.
+        scorer: hidden units of α, or a module from (..., p) to (...), or one of these per state vector.
         start_norm: the spectral norm of every L and R at the start, see ``Tuples``; S1 observed 0.223 (Appendix D.2).
         choice: "hard", the best candidate, with the gradient through its path alone, or "soft", see ``soft_search``.
         batch_norm: normalise candidates, see ``BirthNorm``; hard choice only.
@@ -165,10 +159,11 @@ class RRNNCell(TreeCell):
         self.names = tuple(names or (("h",) if count == 1 else [f"h{i + 1}" for i in range(count)]))
         if len(self.names) != count or count == 0:
             raise SettingError(f"RRNNCell expects a name for each of its {count} state vectors, got {self.names}.")
-        if choice not in ("hard", "soft"):
-            raise SettingError(f'RRNNCell expects choice to be "hard" or "soft", got {choice!r}.')
+        one_of("RRNNCell", "choice", choice, ("hard", "soft"))
         if batch_norm and choice == "soft":
-            raise SettingError("RRNNCell normalises candidates of a hard choice only; leave batch_norm out.")
+            raise SettingError(
+                "RRNNCell expects batch_norm with a hard choice only, got a soft one; leave batch_norm out."
+            )
         self.choice, self.carry_pool = choice, carry_pool
         self.tuples = nn.ModuleList(
             Tuples(hidden_size, it.tuples, identity=it.identity, start_norm=start_norm) for it in self.sets
@@ -185,7 +180,7 @@ class RRNNCell(TreeCell):
     def _scorers(self, scorer: int | nn.Module | Sequence[int | nn.Module]) -> list[nn.Module]:
         each: Any = list(scorer) if isinstance(scorer, Sequence) else [scorer] * len(self.sets)
         if len(each) != len(self.sets):
-            raise SettingError(f"RRNNCell expects {len(self.sets)} scorers, one a state vector, got {len(each)}.")
+            raise SettingError(f"RRNNCell expects {len(self.sets)} scorers, one per state vector, got {len(each)}.")
         return [it if isinstance(it, nn.Module) else TwoLayerScorer(self.hidden_size, it) for it in each]
 
     @property
@@ -207,29 +202,33 @@ class RRNNCell(TreeCell):
         return tuple(tensor for it in every for tensor in (it.left, it.right, it.bias))
 
     def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        return self.grown_step(drive, state, weights)[0]
+
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
         before, made, done = state[::-1], [], []
         carried: tuple[Tensor, ...] = ()
         for i, sets in enumerate(self.sets):
             constants = getattr(self, f"auxiliary_{i}")[:, None].expand(-1, len(drive), -1)
             leaves = torch.stack((drive, *before, *constants, *made, *carried))
-            grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets)
+            grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets, scores)
             done.append(grown)
             made.append(grown.vectors[-1])  # (1)
             carried = tuple(grown.vectors[:-1]) if self.carry_pool else ()
-        self.note(tuple(done))
-        return tuple(made[::-1])
+        return tuple(made[::-1]), tuple(done)
 
-    def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets) -> Grown:
+    def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets, scores: bool) -> Grown:
         scorer = self.scorers[i]
         if self.choice == "soft":
             found, best, second = soft_search(leaves, matrices, sets, scorer)
             return Grown(leaves, found.choices, found.vectors, best, second)
         norm = it if isinstance(it := self.norms[i], BirthNorm) else None
-        found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=self.noting_scores)
+        found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=scores)
         vectors = found.vectors
         if torch.is_grad_enabled():
             vectors = grow(leaves, found, matrices, sets, norm)
-        if not self.noting_scores:
+        if not scores:
             return Grown(leaves, found.choices, vectors)
         nodes, missing = torch.cat((leaves, vectors)), found.runners[..., 0] < 0
         others = candidates(

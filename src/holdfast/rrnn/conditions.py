@@ -1,4 +1,4 @@
-"""When gradients of an RRNN vanish for certain, and what must hold if they explode.
+"""When gradients of an RRNN provably vanish, and what must hold if they explode.
 
     C₁ = max ‖L‖, ‖R‖      C₂ = max sup |u'|      C₃ = max ‖∂o(L v, R w)/∂(L v)‖, the other side too     (12)-(14)
     C₄ = max ‖∂E_t/∂h_t‖   C₅ = max ‖v‖_∞                                                              (15), D.2
@@ -6,7 +6,7 @@
     exploding  ⟹  sup |u'|, ‖P‖, ‖∂o/∂(L v)‖ or ‖∂o/∂(R w)‖ is at least a threshold somewhere           Theorem 8
 
 With the identity among the tuples, + among the operators and id, tanh or 1 - · among the activations, C₁, C₂ and C₃ are
-each at least 1: the condition of Theorem 7 cannot hold, whatever the weights, and no bound is given.
+each at least 1: the condition of Theorem 7 cannot hold for any weights, and no bound is given.
 
 The threshold of Theorem 8 is printed as (N+1)^{-1/(3 l_min)} with l_min = ⌊log₂(N+1)⌋ + 1. That would do if every path
 were at least l_min long, but short paths exist in unbalanced trees, where the sum of (N+1)^{-l_k/l_min} exceeds 1. What
@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 from holdfast.rrnn.gru import RRNNGRUCell
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.rrnn.record import Grown
@@ -143,8 +143,7 @@ def gradient_conditions(
         >>> gradient_conditions(layer, torch.randn(3, 2, 4)).vanishing
         True
     """
-    if form not in ("exact", "published"):
-        raise SettingError(f'gradient_conditions knows the forms "exact" and "published"; got {form!r}.')
+    one_of("gradient_conditions", "form", form, ("exact", "published"))
     cells = model.tree_cells
     if len(cells) != 1 or len(cells[0].sets) != 1:
         raise SettingError(
@@ -154,9 +153,7 @@ def gradient_conditions(
     matrices: Matrices = cell.tuples() if isinstance(cell, RRNNGRUCell) else cell.tuples[0]()  # type: ignore[operator, index]
     matrices = matrices.detached()
     if not all(part.isfinite().all() for part in (matrices.left, matrices.right, matrices.bias)):
-        raise SettingError(
-            "gradient_conditions expects weights that are numbers; this model's are not: it has diverged."
-        )
+        raise SettingError("gradient_conditions expects finite weights, got non-finite ones: the model has diverged.")
     with torch.no_grad():
         trace = model.trace(data)
         (steps,), (record,) = trace.steps, trace.records

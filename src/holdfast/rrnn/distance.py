@@ -81,7 +81,7 @@ class Forms:
     Args:
         nodes: the different inner nodes of the tree, each of which has one vector.
         vector: (subtrees,) which of them each subtree has at its root; children come before their parents.
-        children: (subtrees + 1, 2) subtrees below; the number of subtrees stands for a leaf.
+        children: (subtrees + 1, 2) subtrees below; the number of subtrees means a leaf.
         roots: (forms,): the subtree that each form is.
 
     Example:
@@ -180,7 +180,7 @@ def tree_distances(
 
 
 def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor, forms: Forms, reduce: str) -> Tensor:
-    """How often the sum (2) has ‖v_a - w_q‖², by a and q; the first row and the last column stand for "no node".
+    """How often the sum (2) has ‖v_a - w_q‖², by a and q; the first row and the last column mean "no node".
 
     First (3) for all nodes a and all subtrees s of all forms; then, per form, the nearest subtree to each node; then
     the same paths backwards, with what each step adds counted instead of summed.
@@ -214,7 +214,7 @@ def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor,
         for side, down in ((0, left), (1, right)):
             given = torch.zeros_like(flow[0]).index_add_(1, down, flow[a + 1])
             flow.index_put_((children[a, :, side] + 1, row), given, accumulate=True)
-    # a leaf against a subtree has all of the subtree's nodes, which no row of a node hands on
+    # a leaf against a subtree has all of the subtree's nodes, which no row of a node passes on
     for subtree, (one, other) in reversed(list(enumerate(forms.children[:-1].tolist()))):
         for child in (one, other):
             if child < subtrees:
@@ -230,7 +230,7 @@ def _nearest(table: Tensor, forms: Forms) -> tuple[Tensor, Tensor]:
     """The least of each form's columns of ``table``, (nodes, batch, forms), and which subtree has it."""
     # the least below a subtree is its own or the least below its children: forms share most of them
     least, which = table.clone(), torch.arange(table.shape[2], device=table.device).expand(table.shape).clone()
-    least[..., -1] = torch.inf  # a leaf is no subtree
+    least[..., -1] = torch.inf  # a leaf is not a subtree
     for subtree, (one, other) in enumerate(forms.children[:-1].tolist()):
         for child in (one, other):
             nearer = least[..., child] < least[..., subtree]

@@ -3,8 +3,8 @@
     v = u(o(L_r a, R_r b) + b_r)                                                            (1)
     ∂v/∂a = diag(u') diag(∂o/∂(L a)) L_r,  and the same on the right                        (2)
 
-A search finds the choices and the vectors and records nothing. Here the vectors become a function of leaves and tuples
-again: forwards they are known, backwards (2) is gone through from the last round to the first.
+A search finds the choices and the vectors without gradients. Here the vectors become a function of leaves and tuples
+again: their values are known, and the backward pass applies (2) from the last round to the first.
 
 Source: S1, Algorithm 1, and (17) of Appendix D.1. Symbols: docs/notation.md.
 """
@@ -25,7 +25,7 @@ __all__ = ["Found", "born_in", "candidates", "grow"]
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What a search came to, for every round and sample.
+    """The result of a search, for every round and sample.
 
     Args:
         choices: (rounds, batch, 5): left child, right child, tuple, operator, activation. Children count the leaves
@@ -49,7 +49,7 @@ class Found:
 
 
 def born_in(right: Tensor, leaves: int) -> Tensor:
-    """In which birth a candidate came to be, by its right child: 0 for pairs of leaves, then one a node."""
+    """The birth of a candidate, by its right child: 0 for pairs of leaves, then one birth per node."""
     return (right - leaves + 1).clamp_min(0)
 
 
@@ -74,8 +74,8 @@ def grow(leaves: Tensor, found: Found, matrices: Matrices, sets: Sets, norm: Bir
 class _Grow(torch.autograd.Function):
     """The chosen nodes as a function of leaves and tuples. Their values are known from the search.
 
-    Backwards, all nodes are evaluated again at once, and then the rounds are gone through from the last to the first:
-    a node hands its gradient to its two children. Written in differentiable steps, so it can be differentiated again.
+    The backward pass evaluates all nodes again together, then goes from the last round to the first: a node passes its
+    gradient to its two children. All of it is differentiable, so it can be differentiated again.
     """
 
     @staticmethod
@@ -177,7 +177,7 @@ def candidates(
 
 
 def _times(vectors: Tensor, flat: Tensor, index: Tensor) -> Tensor:
-    """Every vector by the matrix of its own tuple: all tuples in one product, then one of them."""
+    """Every vector times the matrix of its own tuple: all tuples in one product, then the right one."""
     size = vectors.shape[-1]
     every = (vectors @ flat).unflatten(-1, (-1, size))
     which = index[..., None, None].expand(*index.shape, 1, size)

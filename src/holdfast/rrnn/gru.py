@@ -4,28 +4,28 @@
     h̃  = tanh[x, r̃],  a = id[h ⊙ z],  b = id[z̄ ⊙ h̃],  h' = id[a, b]
     u[c, d] = Σ_r p_r v_r,   v_r = u(o(L_r c, R_r d) + b_r),   p = softmax(α(v_1) .. α(v_n))            (2)
 
-The operator is + where none is written. (2) is the soft choice, which trains the scorer through the task's loss; with a
-hard one, u[c, d] is the v_r with the highest score.
+The operator is + where none is written. (2) is the soft choice, which trains the scorer through the task's loss. With a
+hard choice u[c, d] is the v_r with the highest score.
 
 Note [r and z]. Both have the same children, operator and activation, so the same candidates and the same scores. In
-Algorithm 1 the exclusion of what is in the pool keeps them apart. Here too: the tuple that stands for r, the one with
-the highest score, is out for z.
+Algorithm 1 they differ because nodes in the pool are excluded. Here too: the tuple of r, the one with the highest
+score, is excluded for z.
 
-Weights and scorer are trained in turns, of ``alternate`` epochs each, weights first; what comes after the layer is
-always trained. ``at_epoch`` switches, and a training loop calls it.
+Weights and scorer are trained in turn for ``alternate`` epochs each, weights first; the layers after it are always
+trained. ``at_epoch`` switches, and a training loop calls it.
 
 Source: S1, §5 and Appendix E.1. Symbols: docs/notation.md.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of, positive_size
+from holdfast.layers.named import LayerSettings
 from holdfast.rrnn.cell import TreeCell, Tuples
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.rrnn.loss import TreeLoss
@@ -58,7 +58,7 @@ class RRNNGRUCell(TreeCell):
         tuples, identity: as in ``Sets``.
         scorer: hidden units of α, or a module from (..., p) to (...).
         choice: "soft", as in the paper, or "hard".
-        alternate: epochs of a phase; None trains weights and scorer together.
+        alternate: epochs per phase; None trains weights and scorer together.
         loss: the parts of loss (6) that ``RRNNGRU.penalty`` adds up.
 
     Example:
@@ -83,10 +83,9 @@ class RRNNGRUCell(TreeCell):
         loss: TreeLoss | None = None,
     ):
         super().__init__(input_size, hidden_size, loss)
-        if choice not in ("soft", "hard"):
-            raise SettingError(f'RRNNGRUCell expects choice to be "soft" or "hard", got {choice!r}.')
+        one_of("RRNNGRUCell", "choice", choice, ("soft", "hard"))
         if tuples < 2:
-            raise SettingError(f"RRNNGRUCell expects at least 2 tuples, one for r and another for z; got {tuples}.")
+            raise SettingError(f"RRNNGRUCell expects at least 2 tuples, one for r and another for z, got {tuples}.")
         self.choice = choice
         self.alternate = None if alternate is None else positive_size("RRNNGRUCell", "alternate", alternate)
         self.sets = (Sets(tuples, identity),)
@@ -109,7 +108,7 @@ class RRNNGRUCell(TreeCell):
         return "scorer" if epoch // self.alternate % 2 else "weights"
 
     def at_epoch(self, epoch: int) -> None:
-        """Train what this epoch's phase trains, and leave the rest alone."""
+        """Enable gradients for what this epoch's phase trains, and disable the others."""
         phase = self.phase(epoch)
         self.scorer.requires_grad_(phase != "weights")
         self.tuples.requires_grad_(phase != "scorer")
@@ -120,9 +119,30 @@ class RRNNGRUCell(TreeCell):
         return matrices.flat_left, matrices.flat_right, matrices.bias
 
     def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        return (self._nodes(drive, state, weights)[0][-1],)
+
+    def grown_step(
+        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
+    ) -> tuple[State, tuple[Grown, ...]]:
+        pool, chosen, found = self._nodes(drive, state, weights)
+        best, second = torch.stack([it.topk(2, dim=1).values for it in found]).unbind(dim=2) if scores else (None, None)
+        nodes, sets = torch.stack(pool), self.sets[0]
+        fixed = torch.tensor(
+            [
+                (left, right, 0, sets.operators.index(operator), sets.activations.index(activation))
+                for left, right, operator, activation in _NODES
+            ],
+            device=nodes.device,
+        )
+        choices = fixed[:, None].repeat(1, nodes.shape[1], 1)
+        choices[..., 2] = torch.stack(chosen)
+        return (pool[-1],), (Grown(nodes[:3], choices, nodes[3:], best, second),)
+
+    def _nodes(self, drive: Hidden, state: State, weights: Weights) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """(1): leaves and nodes; and for every node the tuple with the highest score, and all scores."""
         (h,), (flat_left, flat_right, bias) = state, weights
         size, pool, lefts, rights = self.hidden_size, [drive, h, torch.zeros_like(h)], {}, {}
-        sets, chosen, tops = self.sets[0], [], []
+        chosen, found = [], []
         for k, (left, right, operator, activation) in enumerate(_NODES):
             if left not in lefts:
                 lefts[left] = (pool[left] @ flat_left).unflatten(1, (-1, size))  # (batch, tuples, p)
@@ -139,24 +159,8 @@ class RRNNGRUCell(TreeCell):
                 node = v[torch.arange(len(v), device=v.device), index]
             pool.append(node)
             chosen.append(index)
-            if self.noting_scores:
-                tops.append(scores.topk(2, dim=1).values if scores.shape[1] > 1 else scores)
-        if self.notes is not None:
-            self.note((self._grown(torch.stack(pool), torch.stack(chosen), tops, sets),))
-        return (pool[-1],)
-
-    def _grown(self, pool: Tensor, chosen: Tensor, tops: list[Tensor], sets: Sets) -> Grown:
-        fixed = torch.tensor(
-            [
-                (left, right, 0, sets.operators.index(operator), sets.activations.index(activation))
-                for left, right, operator, activation in _NODES
-            ],
-            device=pool.device,
-        )
-        choices = fixed[:, None].repeat(1, pool.shape[1], 1)
-        choices[..., 2] = chosen
-        best, second = torch.stack(tops).unbind(dim=2) if tops else (None, None)
-        return Grown(pool[:3], choices, pool[3:], best, second)
+            found.append(scores)
+        return pool, chosen, found
 
     def matrices(self) -> Matrices:
         """The tuples, the identity among them."""
@@ -164,6 +168,15 @@ class RRNNGRUCell(TreeCell):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, choice={self.choice!r}, alternate={self.alternate}"
+
+
+class _RRNNGRUSettings(LayerSettings, total=False):
+    tuples: int
+    identity: bool
+    scorer: int | nn.Module
+    choice: Literal["soft", "hard"]
+    alternate: int | None
+    loss: TreeLoss | None
 
 
 class RRNNGRU(TreeLayer):
@@ -177,6 +190,9 @@ class RRNNGRU(TreeLayer):
     """
 
     cell_type = RRNNGRUCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_RRNNGRUSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
 
     def at_epoch(self, epoch: int) -> None:
         """Begin an epoch, counted from 0: see ``RRNNGRUCell.phase``.

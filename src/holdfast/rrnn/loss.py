@@ -4,9 +4,9 @@
     m_k = -min{M, α(c_k*) - α(c_k**)} / M                                                               (7) margin
 
 c_k* is the choice of round k and c_k** the runner-up. Several state vectors add up (Appendix B). A round without a
-runner-up counts as one whose margin is M.
+runner-up counts as one with margin M.
 
-With a hard choice the argmax hands no gradient to the scorer: it learns by (7) alone.
+With a hard choice the argmax passes no gradient to the scorer, which learns by (7) alone.
 
 Source: S1, §3.1 and §3.3. Symbols: docs/notation.md.
 """
@@ -20,7 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 from holdfast.rrnn.distance import tree_distances
 from holdfast.rrnn.record import Grown
 from holdfast.rrnn.target import Target, named_targets
@@ -37,7 +37,7 @@ class TreeLoss:
         margin: λ₃.
         ridge: λ₄.
         threshold: M of (7).
-        target: "gru" or "lstm", with identity weights, or a ``Target`` a state vector.
+        target: "gru" or "lstm", with identity weights, or one ``Target`` per state vector.
         forms: "min" or "mean" over the isomorphic forms of the target, or "given": its own form alone.
 
     Example:
@@ -58,21 +58,20 @@ class TreeLoss:
                 raise SettingError(f"TreeLoss expects {name} of at least 0, got {getattr(self, name)!r}.")
         if not self.threshold > 0:
             raise SettingError(f"TreeLoss expects a threshold above 0, got {self.threshold!r}.")
-        if self.forms not in ("min", "mean", "given"):
-            raise SettingError(f'TreeLoss expects forms to be "min", "mean" or "given", got {self.forms!r}.')
+        one_of("TreeLoss", "forms", self.forms, ("min", "mean", "given"))
 
     def targets(self, states: int) -> tuple[Target, ...]:
-        """A target a state vector."""
+        """One target per state vector."""
         if isinstance(self.target, str):
             return named_targets(self.target, states)  # type: ignore[arg-type]
         if len(self.target) != states:
-            raise SettingError(f"TreeLoss has {len(self.target)} targets, the cell has {states} state vectors.")
+            raise SettingError(f"TreeLoss expects {states} targets, one per state vector, got {len(self.target)}.")
         return self.target
 
 
 @dataclasses.dataclass(frozen=True)
 class LossParts:
-    """The parts of (6) besides the task's own, each a number with its gradient, not yet weighted.
+    """The parts of (6) other than the task's loss, each a number with its gradient, not yet weighted.
 
     Args:
         tree: Σ_t of the mean tree distance.
@@ -101,7 +100,7 @@ def score_margin(best: Tensor, second: Tensor, threshold: float = 1.0) -> Tensor
         >>> score_margin(torch.tensor([3.0, 3.0, 3.0]), torch.tensor([2.5, 0.0, -torch.inf]), threshold=2.0)
         tensor([-0.2500, -1.0000, -1.0000])
     """
-    alone = second == -torch.inf  # an infinite difference would have no gradient but NaN
+    alone = second == -torch.inf  # an infinite difference would have a NaN gradient
     gap = best - torch.where(alone, best.detach() - threshold, second)
     return -gap.clamp_max(threshold) / threshold
 
@@ -111,7 +110,7 @@ def pool_children(
 ) -> tuple[Tensor, Tensor]:
     """The nodes of one state vector's pool over all steps, as ``tree_distances`` wants them.
 
-    Nodes that were carried on from the run before come first: they are inner nodes with children of their own.
+    Nodes carried over from the run before come first: they are inner nodes and have children.
 
     Returns:
         vectors (nodes, time · batch, p) and children (nodes, time · batch, 2).
@@ -138,10 +137,17 @@ def target_distance(
     """Tree distance to the target of every step and sample, (time, batch), added up over the state vectors.
 
     Args:
-        steps: what a cell noted.
+        steps: what a cell grew, as in ``Trace``.
         names: the names of its leaves.
-        targets: one a state vector.
+        targets: one per state vector.
         forms: as in ``TreeLoss``.
+
+    Example:
+        >>> from holdfast.rrnn import RRNN, gru_target
+        >>> layer = RRNN(4, 4, rounds=8)
+        >>> (steps,) = layer.trace(torch.randn(5, 3, 4)).steps
+        >>> target_distance(steps, layer.cells[0].leaf_names, [gru_target()]).shape
+        torch.Size([5, 3])
     """
     total = torch.zeros(())
     for state, target in enumerate(targets):
@@ -176,7 +182,7 @@ def parts_of(
     parameters: Iterable[Tensor],
     lengths: Tensor | None = None,
 ) -> LossParts:
-    """The parts of (6) over what a cell noted; those that weigh nothing are not computed.
+    """The parts of (6) over what a cell grew; those of weight 0 are not computed.
 
     Args:
         lengths: (batch,) steps that count, of padded sequences.

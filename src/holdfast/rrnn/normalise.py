@@ -1,4 +1,4 @@
-"""Batch normalisation of candidates, one set of statistics a birth.
+"""Batch normalisation of candidates, with one set of statistics per birth.
 
     v̂ = γ ⊙ (v - μ_g) / √(σ²_g + ε) + β        (1)
 

@@ -1,4 +1,4 @@
-"""What a layer did: the choices of every sample and step, as trees, as counts, and as changes from epoch to epoch.
+"""The choices of every sample and step, as trees, as counts, and as changes from epoch to epoch.
 
     N_e = Σ_{i,t,j} 1{I_{e,i,t,j} ≠ I_{e-1,i,t,j}}        (1)
 
@@ -32,7 +32,14 @@ class Grown:
         choices: (rounds, batch, 5), as in ``Found``.
         vectors: (rounds, batch, p).
         best, second: (rounds, batch): the scores of the chosen and of the runner-up, -inf where there is none; None
-            where nobody asked for them.
+            if they were not asked for.
+
+    Example:
+        >>> from holdfast.rrnn import RRNNCell
+        >>> cell = RRNNCell(4, 4, rounds=2)
+        >>> _, (grown,) = cell.grown_step(torch.randn(3, 4), cell.initial_state(3), cell.weights(), scores=True)
+        >>> grown.vectors.shape, (grown.best >= grown.second).all()
+        (torch.Size([2, 3, 4]), tensor(True))
     """
 
     leaves: Tensor
@@ -47,9 +54,9 @@ class Record:
     """The choices of one cell over a batch of sequences.
 
     Args:
-        choices: one (time, batch, rounds, 5) tensor of small integers a state vector.
-        leaves: names of the leaves, one tuple a state vector; a number k stands for node k of the run before.
-        sets: what the numbers mean, one a state vector.
+        choices: per state vector, one (time, batch, rounds, 5) tensor of small integers.
+        leaves: names of the leaves, one tuple per state vector; a number k is node k of the run before.
+        sets: what the numbers mean, one per state vector.
 
     Example:
         >>> from holdfast.rrnn import RRNN
@@ -75,8 +82,8 @@ class Record:
         return roots
 
     def count(self, state: int = -1, *, tuples: bool = False) -> collections.Counter[Tree]:
-        """How often each tree was found over all samples and steps; with ``tuples`` they must agree in those too."""
-        flat = torch.cat([choices.flatten(0, 1).flatten(1) for choices in self.choices], dim=1)  # a row a tree
+        """How often each tree was found over all samples and steps; with ``tuples``, trees differ by them too."""
+        flat = torch.cat([choices.flatten(0, 1).flatten(1) for choices in self.choices], dim=1)  # one row per tree
         rows, counts = torch.unique(flat, dim=0, return_counts=True)
         sizes = [choices.shape[2] * 5 for choices in self.choices]
         total: collections.Counter[Tree] = collections.Counter()

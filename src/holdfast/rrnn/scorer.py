@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells._base import positive_size
+from holdfast.errors import positive_size
 
 __all__ = ["RankingScorer", "TwoLayerScorer"]
 

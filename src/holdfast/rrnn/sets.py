@@ -17,8 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from holdfast.cells._base import positive_size
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, positive_size
 
 __all__ = ["ACTIVATIONS", "GRU_SETS", "LSTM_SETS", "OPERATORS", "Activation", "Operator", "Sets", "auxiliary_vector"]
 
@@ -28,7 +27,7 @@ class Operator:
     """A binary operation between two vectors, entry by entry.
 
     Args:
-        symbol: as trees are drawn.
+        symbol: for drawing trees.
         apply: the function.
         derivatives: ∂o/∂ first and ∂o/∂ second argument.
         slope: sup |∂o/∂ one argument|; None if it is the largest entry of the other argument.
@@ -49,7 +48,7 @@ class Activation:
     """An elementwise function.
 
     Args:
-        symbol: as trees are drawn.
+        symbol: for drawing trees.
         apply: the function.
         derivative: u'(z), from z and u(z).
         slope: sup |u'|, over the reals.
@@ -82,7 +81,7 @@ OPERATORS: dict[str, Operator] = {
     "mul": Operator("⊙", torch.mul, lambda a, b: (b, a), None),
     "max": Operator("∨", torch.maximum, lambda a, b: (_larger(a, b), _larger(b, a)), 1.0),
 }
-"""Operators by the name that settings call them. A new one is one more entry."""
+"""Operators by their name in settings. To add one, add an entry."""
 
 ACTIVATIONS: dict[str, Activation] = {
     "sigmoid": Activation("σ", torch.sigmoid, lambda z, v: v * (1 - v), 0.25),
@@ -91,7 +90,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "identity": Activation("id", _identity, lambda z, v: torch.ones_like(z), 1.0),
     "relu": Activation("relu", torch.relu, lambda z, v: (z > 0).to(z.dtype), 1.0),
 }
-"""Activations by the name that settings call them. A new one is one more entry."""
+"""Activations by their name in settings. To add one, add an entry."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Sets:
         identity: the last tuple is (I, I, 0) and is not trained.
         operators, activations: names in ``OPERATORS`` and ``ACTIVATIONS``.
         auxiliary: constant vectors in the pool: "0" zeros, "1" ones, "e3" the third unit vector.
-        rounds: N̄, nodes made a step.
+        rounds: N̄, nodes per step.
 
     Example:
         >>> Sets() == GRU_SETS, GRU_SETS.candidates(leaves=3)
@@ -130,7 +129,7 @@ class Sets:
             raise SettingError(f"Sets expects each auxiliary vector once, got {self.auxiliary}.")
 
     def candidates(self, leaves: int) -> int:
-        """How many candidates the last round chooses from, with so many leaves in the pool."""
+        """How many candidates the last round chooses from, with this many leaves in the pool."""
         nodes = leaves + self.rounds - 1
         return nodes * (nodes - 1) // 2 * self.tuples * len(self.operators) * len(self.activations)
 
@@ -155,4 +154,4 @@ def auxiliary_vector(name: str, size: int, like: Tensor) -> Tensor:
     if name.startswith("e") and name[1:].isdigit() and 1 <= int(name[1:]) <= size:
         zeros[int(name[1:]) - 1] = 1
         return zeros
-    raise SettingError(f'An auxiliary vector is "0", "1", or "e1" to "e{size}"; got {name!r}.')
+    raise SettingError(f'An auxiliary vector is expected to be "0", "1", or "e1" to "e{size}", got {name!r}.')

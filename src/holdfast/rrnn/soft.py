@@ -2,10 +2,10 @@
 
     p = softmax {α(v) : v in V_k, v not in P_{k-1}},   c_k = Σ p_v v        (1)
 
-Differentiable in the scorer too, at the price of keeping every candidate for the gradient. The candidate with the
-largest weight stands for the node in trees and records.
+It is differentiable in the scorer too, but keeps every candidate for the gradient. Trees and records show the candidate
+with the largest weight.
 
-Source: S1, Appendix E.1, where RRNN-GRU chooses its tuples so. Symbols: docs/notation.md.
+Source: S1, Appendix E.1, where RRNN-GRU chooses its tuples this way. Symbols: docs/notation.md.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from holdfast.rrnn.choosing import tolerance
 from holdfast.rrnn.grow import Found, candidates
-from holdfast.rrnn.search import tolerance
 from holdfast.rrnn.sets import Sets
 from holdfast.rrnn.tree import Matrices
 
@@ -29,8 +29,8 @@ def soft_search(leaves: Tensor, matrices: Matrices, sets: Sets, scorer: nn.Modul
         matrices, sets, scorer: as in ``search``.
 
     Returns:
-        What stands for the nodes, with the mixed vectors; and the two highest scores of each round, (rounds, batch)
-        each, the second -inf where there is none.
+        The candidates with the largest weights, with the mixed vectors; and the two highest scores of each round, each
+        (rounds, batch), the second -inf if there is none.
 
     Example:
         >>> from holdfast.rrnn.scorer import TwoLayerScorer
@@ -72,7 +72,7 @@ def _close(v: Tensor) -> Tensor:
 
 
 def _excluded(v: Tensor, pool: Tensor) -> Tensor:
-    """Which candidates are in the pool, up to rounding; none of a sample of which all are."""
+    """Which candidates are in the pool, up to rounding; none for a sample with all of them in it."""
     seen = torch.zeros(v.shape[:-1], dtype=torch.bool, device=v.device)
     for node in pool.detach():
         seen |= (v.detach() - node).abs().amax(dim=2) <= _close(v)

@@ -4,7 +4,7 @@
     c' = c ⊙ σ(x + h) + σ(x + h) ⊙ tanh(x + h),  h' = σ(x + h) ⊙ tanh(c')                  LSTM (7)-(11)
 
 A target is "without trainable matrices" in the paper. Its node vectors can come from identity weights, as above, or
-from a teacher: a cell with weights of its own. Both are given the x and h that the model itself has at the step.
+from a teacher: a cell with its own weights. Both get the x and h of the model at that step.
 
 Source: S1, §3.1 and Figure 1; Appendix C. Symbols: docs/notation.md.
 """
@@ -63,7 +63,7 @@ def lstm_trees(*, tuples: bool = True) -> tuple[Tree, Tree]:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A tree to be near to, with the weights that put vectors on its nodes. Any tree over the step's leaves will do.
+    """A target tree over the step's leaves, with the weights that determine the vectors of its nodes.
 
     Args:
         tree: over the names of the step's leaves: "x", "h", "0", ... Nodes without an index use the tuple (I, I, 0).
@@ -89,7 +89,7 @@ class Target:
 
     @torch.no_grad()
     def vectors(self, leaves: Mapping[str, Tensor]) -> Tensor:
-        """The vectors of ``forms().nodes``, (nodes, ..., p): constants, whatever the leaves depend on."""
+        """The vectors of ``forms().nodes``, (nodes, ..., p): constants, without gradients."""
         like = next(iter(leaves.values()))
         matrices = self.matrices or Matrices.identity(like.shape[-1], like)
         known = evaluate_tree(self.tree, leaves, matrices)
@@ -163,7 +163,7 @@ def _matrices(teacher: GRUCell | LSTMCell, gates: int) -> Matrices:
 
 
 def named_targets(name: Literal["gru", "lstm"], states: int) -> tuple[Target, ...]:
-    """The targets of this name, with identity weights, for a cell of so many state vectors.
+    """The targets of this name, with identity weights, for a cell with this many state vectors.
 
     Example:
         >>> len(named_targets("lstm", 2))
@@ -171,7 +171,7 @@ def named_targets(name: Literal["gru", "lstm"], states: int) -> tuple[Target, ..
     """
     known = {"gru": (gru_target(),), "lstm": lstm_targets()}
     if name not in known:
-        raise SettingError(f"A target is gru, lstm, or Target objects of your own; got {name!r}.")
+        raise SettingError(f"TreeLoss expects target to be gru, lstm, or Target objects, got {name!r}.")
     if len(known[name]) != states:
-        raise SettingError(f"The target {name} has {len(known[name])} state vectors, the cell has {states}.")
+        raise SettingError(f"The target {name} expects {len(known[name])} state vectors, got a cell with {states}.")
     return known[name]

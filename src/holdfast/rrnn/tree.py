@@ -78,7 +78,7 @@ class Tree:
         return Tree(self.operator, self.activation, None, *(_mapped(child) for child in self.children))
 
     def canonical(self) -> Tree:
-        """Of all isomorphic trees the one that stands for them: trees are isomorphic if theirs are equal."""
+        """The canonical form: trees are isomorphic if their canonical forms are equal."""
         below = sorted((child.canonical() if isinstance(child, Tree) else child for child in self.children), key=repr)
         return Tree(self.operator, self.activation, self.index, *below)
 
@@ -127,7 +127,7 @@ def tree_of(choices: Sequence[Sequence[int]], leaves: Sequence[Tree | str], sets
 
     Args:
         choices: (left, right, tuple, operator, activation) of every round, as ``search`` gives them for one sample.
-        leaves: what stands in the pool before the first round.
+        leaves: the pool before the first round.
         sets: what the numbers mean.
 
     Example:
@@ -197,7 +197,7 @@ def evaluate_tree(tree: Tree, leaves: Mapping[str, Tensor], matrices: Matrices) 
     def vector(node: Tree | str) -> Tensor:
         if isinstance(node, str):
             if node not in leaves:
-                raise SettingError(f"The tree has a leaf {node!r}; the step has {', '.join(leaves)}.")
+                raise SettingError(f"evaluate_tree expects leaves out of {', '.join(leaves)}, got {node!r}.")
             return leaves[node]
         if node not in known:
             left, right = vector(node.left), vector(node.right)

@@ -6,10 +6,10 @@ neighbours and tsne, template, initial_state and penalty (how much the start mat
 
 from __future__ import annotations
 
-from holdfast.spline.activation import MaxAffine, Regions, regions_of
+from holdfast.cells import StepForm, step_form
+from holdfast.cells.nonlinearity import MaxAffine, Regions, regions_of
 from holdfast.spline.code import PartitionCode, partition_code
 from holdfast.spline.distance import count_regions, hamming, regions_through_time
-from holdfast.spline.form import StepForm, step_form
 from holdfast.spline.initial_state import InitialStateSlope, initial_state_slope
 from holdfast.spline.linearise import Linearisation, linearise
 from holdfast.spline.neighbours import Neighbours, farthest, knn_classify, nearest

@@ -1,4 +1,4 @@
-"""Partition codes: which region of the input space a sequence is in, a bit for each unit, knot and step.
+"""Partition codes: in which region of the input space a sequence lies, one bit per unit, knot and step.
 
     code_n = ([z^(ℓ,t)_{n,i} > k_j])_{t,ℓ,i,j}                      (1) S5 §4: the states of all nonlinearities
 
@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from holdfast.cells.nonlinearity import regions_of
 from holdfast.errors import SettingError, ShapeError
-from holdfast.spline.form import step_form
-from holdfast.spline.network import network_of, walk
-from holdfast.spline.pattern import pattern_of
+from holdfast.spline.network import spline_network, walk
+from holdfast.spline.pattern import pattern_of, spline_form
 
 __all__ = ["PartitionCode", "partition_code"]
 
-_BLOCK = 1 << 26  # bytes of a layer's outputs at a time
+_BLOCK = 1 << 26  # bytes of a layer's outputs per block
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,9 +61,9 @@ class PartitionCode:
         return self.packed.shape[1]
 
     def until(self, step: int) -> PartitionCode:
-        """The code as it stands after so many steps."""
+        """The code of the first ``step`` steps."""
         if not 1 <= step <= self.steps:
-            raise SettingError(f"This code has {self.steps} steps; asked for the first {step}.")
+            raise SettingError(f"PartitionCode.until expects from 1 to {self.steps} steps, got {step}.")
         return dataclasses.replace(self, packed=self.packed[:, :step])
 
     def layer(self, row: int) -> PartitionCode:
@@ -75,7 +75,7 @@ class PartitionCode:
         return torch.from_numpy(np.unpackbits(self.packed.numpy(), axis=-1, count=self.bits, bitorder="little")).bool()
 
     def flat(self) -> np.ndarray:
-        """A row of bytes a sequence."""
+        """One row of bytes per sequence."""
         return np.ascontiguousarray(self.packed.reshape(len(self), -1).numpy())
 
 
@@ -88,7 +88,7 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
     Args:
         model: as in ``affine_piece``.
         xs: (time, batch, features), or tokens (time, batch); batch first if the layer is.
-        lengths: (batch,): steps behind a sequence's end have no bits set.
+        lengths: (batch,): steps after a sequence's end have no bits set.
 
     Example:
         >>> from holdfast import RNN
@@ -97,13 +97,15 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
         True
     """
     who = "partition_code"
-    network = network_of(model, who=who)
+    network = spline_network(model, who=who)
     batch = 0 if network.rnn.batch_first else 1
     count, steps = xs.shape[batch], xs.shape[1 - batch]
     cells = network.rnn.cells
-    knots = step_form(cells[0]).regions.bits_per_unit
+    knots = regions_of(spline_form(cells[0]).phi).bits_per_unit
     if not knots:
-        raise SettingError(f"{who}: {type(cells[0]).__name__} is affine; it has one region and no code.")
+        raise SettingError(
+            f"{who} expects a nonlinear cell, got {type(cells[0]).__name__}, which is affine and has one region."
+        )
     bits = knots * cells[0].hidden_size
     packed = torch.empty(count, steps, len(cells), (bits + 7) // 8, dtype=torch.uint8)
     size = cells[0].example_weight().element_size()
@@ -113,7 +115,7 @@ def partition_code(model: nn.Module, xs: Tensor, *, lengths: Tensor | None = Non
         own = None if lengths is None else lengths[part]
         features = network.features(xs.narrow(batch, begin, part.stop - begin), sample=False, who=who)
         for row in walk(network, features, network.start(features.shape[1], None, who), own):
-            pattern = pattern_of(row, lengths=own)  # (time, block, bits)
+            pattern = pattern_of(row, spline_form(row.cell), own)  # (time, block, bits)
             bytes_ = np.packbits(pattern.cpu().numpy(), axis=-1, bitorder="little")
             packed[part, :, row.index] = torch.from_numpy(bytes_).transpose(0, 1)
     return PartitionCode(packed, bits)

@@ -23,7 +23,7 @@ _ROWS = 1024  # codes at a time
 
 
 def hamming(codes: PartitionCode, others: PartitionCode | None = None) -> Tensor:
-    """(1) for every pair, int32, (codes, others); all pairs of ``codes`` if there are no others.
+    """(1) for every pair, int32, (codes, others); all pairs of ``codes`` without others.
 
     The result is the largest thing in memory: ``nearest`` and ``farthest`` do without it.
 

@@ -1,14 +1,14 @@
-"""A network whose pattern is held: an affine map, run forward and transposed by ``scan``.
+"""A network with its pattern fixed: an affine map, run forward and transposed by ``scan``.
 
 With G_t = α diag(s of each unit's region) and c_t the intercepts times α, a layer is
 
-    h_t = G_t (W x_t + b) + c_t + G_t U h_{t-1} + β h_{t-1}                          (1) S5 Theorem 1, a line at a time
+    h_t = G_t (W x_t + b) + c_t + G_t U h_{t-1} + β h_{t-1}                          (1) S5 Theorem 1, step by step
     g_t = q_t + (Uᵀ G_{t+1} + β) g_{t+1}                                             (2) (1) transposed
     dz/dx_t = Wᵀ G_t g_t,   dz/dh_0 = (Uᵀ G_1 + β) g_1                               (3)
 
 q_t is what comes from above: the readout, or the next layer's (3): S5 Theorem 2 from its last factor to its first. In
 the paper's letters, 𝒜_{t:T} = Π_{s=T}^{t+1} (G_s U + β), and (2) is row times matrix instead of matrix times matrix:
-the cost of one backward pass for as many rows as one likes.
+any number of rows costs one backward pass.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
+from holdfast.cells.nonlinearity import regions_of
 from holdfast.engine import scan
-from holdfast.spline.form import StepForm, step_form
 from holdfast.spline.network import SplineNetwork, Walked
-from holdfast.spline.pattern import pattern_of
+from holdfast.spline.pattern import pattern_of, spline_form
 from holdfast.types import State, Weights
 
 __all__ = ["FrozenNetwork", "FrozenRow", "freeze"]
 
 
 class _Given(Cell):
-    """A cell whose weights are set for a call: its trace stays, so that the engine compiles it once."""
+    """A cell whose weights are set for each call, so that the engine traces and compiles it once."""
 
-    def __init__(self, features: int, hidden: int, gated: bool):
+    weight_hh: Tensor  # buffers, which the engine knows by their shapes
+    beta: Tensor | None
+
+    def __init__(self, features: int, hidden: int):
         super().__init__(features, hidden)
-        self.gated = gated
-        self._given: Weights = ()  # the underscore keeps it out of what the engine takes for a setting
+        self.register_buffer("weight_hh", None, persistent=False)
+        self.register_buffer("beta", None, persistent=False)
 
     def drive(self, x: Tensor) -> Tensor:
         return x
 
     def weights(self) -> Weights:
-        return self._given
-
-    def example_weight(self) -> Tensor:
-        return self._given[0]
+        return (self.weight_hh,) if self.beta is None else (self.weight_hh, self.beta)
 
 
 class TangentCell(_Given):
@@ -78,30 +79,28 @@ class CotangentCell(_Given):
 _cells = threading.local()
 
 
-def _run(
-    kind: type[_Given], xs: Tensor, state: State, form: StepForm, *, reverse: bool, backend: str
-) -> tuple[Tensor, State]:
-    """One scan of a cell of this kind with the weights of ``form``."""
+def _run(kind: type[_Given], xs: Tensor, state: State, row: FrozenRow, *, reverse: bool) -> tuple[Tensor, State]:
+    """One scan of a cell of this kind with the weights of ``row``."""
     known = _cells.__dict__.setdefault("known", {})
-    key = kind, xs.shape[-1], state[-1].shape[-1], form.beta is not None, xs.dtype
+    key = kind, xs.shape[-1], state[-1].shape[-1], row.beta is not None, xs.dtype
     if key not in known:
-        known[key] = kind(*key[1:4])
+        known[key] = kind(*key[1:3])
     cell = known[key]
-    cell._given = (form.weight_hh,) if form.beta is None else (form.weight_hh, form.beta)
+    cell.weight_hh, cell.beta = row.weight_hh[...], row.beta  # a view, since a Parameter cannot be a buffer
     try:
-        outputs, last = scan(cell, xs, state, reverse=reverse, backend=backend)
+        outputs, last = scan(cell, xs, state, reverse=reverse, backend=row.backend)
     finally:
-        cell._given = ()
+        cell.weight_hh = cell.beta = None
     assert outputs is not None
     return outputs, last
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenRow:
-    """A layer in one direction with its pattern held.
+    """A layer in one direction with its pattern fixed.
 
     Args:
-        form: its weights.
+        weight_ih, weight_hh, bias, beta: its weights; None for a bias or β that is zero.
         bits: its pattern, (time, batch, units · knots).
         gain: G, (time, batch, hidden).
         shift: c, or None where it is zero.
@@ -110,7 +109,10 @@ class FrozenRow:
         backend: as in ``holdfast.scan``; the layer's own.
     """
 
-    form: StepForm
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias: Tensor | None
+    beta: Tensor | None
     bits: Tensor
     gain: Tensor
     shift: Tensor | None
@@ -122,13 +124,13 @@ class FrozenRow:
         """(1) for (time, copies, features): outputs and last state; only its linear part unless ``affine``."""
         batch = xs.shape[1]
         gain = _copied(self.gain, batch)
-        drive = torch.nn.functional.linear(xs, self.form.weight_ih, self.form.bias if affine else None) * gain
+        drive = torch.nn.functional.linear(xs, self.weight_ih, self.bias if affine else None) * gain
         if affine and self.shift is not None:
             drive = drive + _copied(self.shift, batch)
         start = _copied(self.start.unsqueeze(0), batch)[0]
         state = start if affine else torch.zeros_like(start)
         drives = torch.cat([drive, gain], dim=-1)
-        hs, (last,) = _run(TangentCell, drives, (state,), self.form, reverse=self.reverse, backend=self.backend)
+        hs, (last,) = _run(TangentCell, drives, (state,), self, reverse=self.reverse)
         return hs, last
 
     def backward(self, g: Tensor, qs: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -137,15 +139,13 @@ class FrozenRow:
         if qs is not None:
             drive = torch.cat([qs, drive], dim=-1)
         state = torch.zeros_like(g), g
-        gained, (_, start) = _run(
-            CotangentCell, drive, state, self.form, reverse=not self.reverse, backend=self.backend
-        )
+        gained, (_, start) = _run(CotangentCell, drive, state, self, reverse=not self.reverse)
         return gained, start
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FrozenNetwork:
-    """All layers of a network with their patterns held.
+    """All layers of a network with their patterns fixed.
 
     Args:
         rows: layer by layer, forward before backward.
@@ -178,7 +178,7 @@ class FrozenNetwork:
 
         Args:
             cotangent: (rows, outputs), or (time, rows, outputs) if z is read at every step. With a batch of samples
-                their rows stand together: row = sample · (rows a sample) + number.
+                their rows are adjacent: row = sample · (rows per sample) + number.
             inputs: whether dz/dx is wanted, or dz/dh_0 alone.
 
         Returns:
@@ -198,7 +198,7 @@ class FrozenNetwork:
                 gained, start = row.backward(g.contiguous(), None if qs is None else qs[..., own])
                 first.append(start)
                 if inputs or depth + 1 < len(layers):
-                    part = gained @ row.form.weight_ih  # (3)
+                    part = gained @ row.weight_ih  # (3)
                     below = part if below is None else below + part
             starts = first + starts
             qs = below
@@ -217,26 +217,29 @@ def freeze(network: SplineNetwork, walked: Sequence[Walked], *, fixed: bool) -> 
         walked: the rows of one pass through it.
         fixed: copy the weights; else they keep their gradients, and the pattern, which is piecewise constant, has none.
     """
+
+    def held(weight: Any) -> Any:  # a tensor or None
+        return weight.detach().clone() if fixed and weight is not None else weight
+
     rows = []
     for one in walked:
-        form = step_form(one.cell)
-        form = form.fixed() if fixed else form
-        bits, dtype = pattern_of(one, form), one.hs.dtype
-        if form.regions.knots:
-            slope, shift = form.regions.lines(bits, dtype)
+        form = spline_form(one.cell)
+        regions, bits = regions_of(form.phi), pattern_of(one, form)
+        if regions.knots:
+            slope, shift = regions.lines(bits, one.hs.dtype)
         else:
-            slope, shift = torch.full_like(one.hs, form.regions.slopes[0], requires_grad=False), None
-        if form.alpha is not None:
-            slope, shift = form.alpha * slope, None if shift is None else form.alpha * shift
-        rows.append(FrozenRow(form, bits, slope, shift, one.reverse, one.start[0], network.rnn.backend))
-    weight, bias = network.weight, None if network.readout is None else network.readout.bias
-    if fixed:
-        weight, bias = weight.detach().clone(), None if bias is None else bias.detach().clone()
+            slope, shift = torch.full_like(one.hs, regions.slopes[0], requires_grad=False), None
+        alpha, beta = (None, None) if form.alpha_beta is None else map(held, form.alpha_beta)
+        if alpha is not None:
+            slope, shift = alpha * slope, None if shift is None else alpha * shift
+        W, U, b = (held(weight) for weight in (form.weight_ih, form.weight_hh, form.bias))
+        rows.append(FrozenRow(W, U, b, beta, bits, slope, shift, one.reverse, one.start[0], network.rnn.backend))
+    weight, bias = held(network.weight), held(None if network.readout is None else network.readout.bias)
     return FrozenNetwork(tuple(rows), network.rnn.directions, weight, bias, network.read == "every")
 
 
 def _copied(values: Tensor, rows: int) -> Tensor:
-    """(time, batch, features) as (time, rows, features): every sample as often as it takes, its copies together."""
+    """(time, batch, features) as (time, rows, features): every sample repeated, its copies adjacent."""
     steps, batch, features = values.shape
     if batch == rows:
         return values

@@ -1,9 +1,9 @@
-"""How much the answer depends on where the network starts.
+"""How much the answer depends on the initial state.
 
     A_h = dh^(L,T)/dh_0 = 𝒜_{0:T} = Π_{s=T}^{1} A_σ^(s) W_r          (1) T factors; S5 §6 prints 𝒜_{1:T} for them
     W A_h = dz/dh_0                                                 (2) what reaches the loss, S5 (11)
 
-By the same product as (2) of frozen.py: a row for each output, all inputs of a batch at once.
+By the same product as (2) of frozen.py: one row per output, all inputs of a batch together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import SettingError
 from holdfast.spline.frozen import FrozenNetwork, freeze
-from holdfast.spline.network import SplineNetwork, network_of, walk
+from holdfast.spline.network import SplineNetwork, spline_network, walk
 
 __all__ = ["InitialStateSlope", "frozen_at", "initial_state_slope", "start_slopes"]
 
@@ -39,7 +39,7 @@ class InitialStateSlope:
 
     @property
     def state_norm(self) -> Tensor:
-        """‖A_h‖ of every input, Frobenius': what S5's Figures 4 and 10 show."""
+        """‖A_h‖ of every input, Frobenius': shown in S5's Figures 4 and 10."""
         return self.state.flatten(1).norm(dim=1)
 
     @property
@@ -65,7 +65,7 @@ def initial_state_slope(model: nn.Module, xs: Tensor) -> InitialStateSlope:
     network, frozen, _ = frozen_at(model, xs, "initial_state_slope", fixed=True)
     eye = torch.eye(network.width, dtype=frozen.weight.dtype, device=frozen.weight.device)
     state = start_slopes(dataclasses.replace(frozen, weight=eye, bias=None))
-    weight = frozen.weight  # W A_h is a product away
+    weight = frozen.weight  # W A_h is one more product
     return InitialStateSlope(state, torch.einsum("oh,brhk->brok", weight, state))
 
 
@@ -78,10 +78,10 @@ def start_slopes(frozen: FrozenNetwork) -> Tensor:
 
 
 def frozen_at(model: nn.Module, xs: Tensor, who: str, *, fixed: bool) -> tuple[SplineNetwork, FrozenNetwork, Tensor]:
-    """The model, itself with the patterns of these inputs held, and its answers."""
-    network = network_of(model, who=who)
+    """The model, the model with the patterns of these inputs fixed, and its answers."""
+    network = spline_network(model, who=who)
     if network.read == "every":
-        raise SettingError(f"{who} expects a model that answers once, at the end; this one answers at every step.")
+        raise SettingError(f"{who} expects a model that is read at the last step, got one that is read at every step.")
     features = network.features(xs, sample=False, who=who)
     walked = list(walk(network, features, network.start(features.shape[1], None, who)))
     return network, freeze(network, walked, fixed=fixed), network.answer(walked)

@@ -1,4 +1,4 @@
-"""The local linearisation of any cell, smooth ones too. It is no piece: it holds to first order, at its point alone.
+"""The local linearisation of any cell, smooth ones too. It holds to first order, at one point, not on a region.
 
     z(x + d, h_0 + e) = z(x, h_0) + J d + J_h e + o(‖d‖ + ‖e‖)      (1)
 
@@ -12,12 +12,12 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from holdfast.spline.network import Read, network_of, walk
+from holdfast.spline.network import Read, spline_network, walk
 from holdfast.types import State
 
 __all__ = ["Linearisation", "linearise"]
 
-_ROWS = 256  # outputs a sweep
+_ROWS = 256  # outputs per sweep
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Linearisation:
 def linearise(
     model: nn.Module, x: Tensor, *, h_0: Tensor | State | None = None, read: Read | None = None
 ) -> Linearisation:
-    """(1) of ``model`` at ``x``, by differentiating a batch of copies of it, one an output.
+    """(1) of ``model`` at ``x``, by differentiating a batch of copies of it, one per output.
 
     Args:
         model: a layer or a module with ``rnn`` and ``readout``; any cell: GRU, LSTM, RNN with tanh.
@@ -57,7 +57,7 @@ def linearise(
         >>> local.jacobian.shape, local.start[0].shape
         (torch.Size([5, 7, 3]), torch.Size([5, 1, 5]))
     """
-    network = network_of(model, read, "linearise")
+    network = spline_network(model, read, "linearise")
     one = network.features(x, sample=True, who="linearise").detach()
     first = tuple(entry.detach() for entry in network.start(1, h_0, "linearise"))
     count = network.outputs * (len(one) if network.read == "every" else 1)
@@ -69,7 +69,7 @@ def linearise(
             state = tuple(entry.expand(-1, rows, -1).clone().requires_grad_() for entry in first)
             z = network.answer(list(walk(network, xs, state)))
             flat = z if network.read == "last" else z.transpose(0, 1).flatten(1)  # (rows, outputs of all steps)
-            picked = flat[torch.arange(rows), begin + torch.arange(rows)].sum()  # copy r answers for output r
+            picked = flat[torch.arange(rows), begin + torch.arange(rows)].sum()  # copy r is for output r
             slopes = torch.autograd.grad(picked, (xs, *state), materialize_grads=True)
         values = flat[0].detach()
         jacobians.append(slopes[0].transpose(0, 1))

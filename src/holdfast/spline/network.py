@@ -1,10 +1,10 @@
-"""A model as S5 reads it, and one pass through it that shows every layer.
+"""A model as S5 describes it, and one pass through it that shows every layer.
 
     h^(0,t) = x_t, or E[x_t] for tokens                            (1)
     h^(ℓ,t) by layer ℓ, in one direction or both                    (2) S5 (1)
     z = W h^(L,T) + b,  or z_t = W h^(L,t) + b                      (3) S5 (2)
 
-The model is taken as it is in evaluation: no dropout, and a random first state at its mean, zero.
+The model is taken in evaluation mode: no dropout, and a random initial state is zero, its mean.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell
 from holdfast.engine import scan
-from holdfast.errors import DTypeError, SettingError, ShapeError
+from holdfast.errors import DTypeError, SettingError, ShapeError, one_of
 from holdfast.layers import Recurrent
 from holdfast.types import State
 
-__all__ = ["SplineNetwork", "Walked", "network_of", "walk"]
+__all__ = ["SplineNetwork", "Walked", "spline_network", "walk"]
 
 Read = Literal["last", "every"]
 
@@ -39,7 +39,7 @@ class SplineNetwork:
 
     Example:
         >>> from holdfast import RNN
-        >>> network_of(RNN(3, 5, nonlinearity="relu")).outputs
+        >>> spline_network(RNN(3, 5, nonlinearity="relu")).outputs
         5
     """
 
@@ -107,7 +107,7 @@ class SplineNetwork:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Walked:
-    """One layer in one direction, and what went through it.
+    """One layer in one direction, and the tensors of one pass through it.
 
     Args:
         index, layer, reverse: which.
@@ -142,22 +142,23 @@ def walk(network: SplineNetwork, xs: Tensor, start: State, lengths: Tensor | Non
         xs = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
 
 
-def network_of(model: nn.Module | SplineNetwork, read: Read | None = None, who: str = "network_of") -> SplineNetwork:
+def spline_network(
+    model: nn.Module | SplineNetwork, read: Read | None = None, who: str = "spline_network"
+) -> SplineNetwork:
     """Read a model as (1) to (3).
 
     Args:
         model: a holdfast layer, or a module with the attributes ``rnn`` (such a layer) and ``readout`` (a linear one),
             and perhaps ``embedding`` and ``every_step``, such as ``holdfast.train.SequenceModel``.
         read: at the "last" step or at "every" one; None asks the model, and for a layer alone means "last".
-        who: who speaks in an error.
+        who: the function to name in an error.
 
     Example:
         >>> from holdfast import RNN
-        >>> network_of(RNN(3, 5, num_layers=2, nonlinearity="relu"), read="every").read
+        >>> spline_network(RNN(3, 5, num_layers=2, nonlinearity="relu"), read="every").read
         'every'
     """
-    if read not in (None, "last", "every"):
-        raise SettingError(f'{who} reads at the "last" step or at "every" one, got {read!r}.')
+    one_of(who, "read", read, ("last", "every", None))
     if isinstance(model, SplineNetwork):
         return model if read is None else dataclasses.replace(model, read=read)
     rnn: Any = getattr(model, "rnn", model)

@@ -1,10 +1,11 @@
-"""The affine map that a network is for one input.
+"""The affine map that a network computes for one input.
 
     z = A x + B                                                    (1) S5 Theorem 2, (9)
-    A = 𝒲 A_RNN,   B = 𝒲 B_RNN + b                                 (2) with the readout taken in
+    A = 𝒲 A_RNN,   B = 𝒲 B_RNN + b                                 (2) with the readout
 
-x is the whole sequence. A and B are the same for every input whose units all stay on their sides (``pattern``).
-A of one input is read off a transposed pass over time with a row for each output; nothing is differentiated.
+x is the whole sequence. A and B are the same for every input whose units all lie on the same side of their knots
+(``pattern``).
+A comes from one transposed pass over time with one row per output; nothing is differentiated.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Literal, overload
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import ShapeError, one_of
 from holdfast.spline.frozen import FrozenNetwork, freeze
-from holdfast.spline.network import Read, network_of, walk
+from holdfast.spline.network import Read, spline_network, walk
 
 __all__ = ["AffineOperator", "AffinePiece", "affine_piece"]
 
-_ROWS = 256  # rows of A a sweep, where z is read at every step
+_ROWS = 256  # rows of A per sweep, if z is read at every step
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class AffinePiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AffineOperator:
-    """(1) for long sequences: A is not formed, and times a vector costs a pass over time.
+    """(1) for long sequences: A is not formed, and a product with a vector costs one pass over time.
 
     Args:
         offset: B, (outputs) or (time, outputs).
@@ -74,7 +75,7 @@ class AffineOperator:
     @property
     def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """What A maps to, and from."""
-        return tuple(self.offset.shape), (self.frozen.steps, self.frozen.rows[0].form.weight_ih.shape[1])
+        return tuple(self.offset.shape), (self.frozen.steps, self.frozen.rows[0].weight_ih.shape[1])
 
     @torch.no_grad()
     def matvec(self, x: Tensor) -> Tensor:
@@ -87,7 +88,7 @@ class AffineOperator:
 
     @torch.no_grad()
     def rmatvec(self, z: Tensor) -> Tensor:
-        """Aᵀ z, for z as ``offset``, or a batch of them before the outputs; the batch comes behind the time."""
+        """Aᵀ z, for z as ``offset``, or a batch of them before the outputs; the batch comes after the time."""
         single = z.dim() == self.offset.dim()
         rows = z.unsqueeze(-2) if single else z
         time = [self.frozen.steps] if self.frozen.every else []
@@ -98,7 +99,7 @@ class AffineOperator:
         return inputs.squeeze(1) if single else inputs
 
     def dense(self) -> Tensor:
-        """A, as ``AffinePiece.slope``: all outputs in one sweep; read at every step, in sweeps of a few hundred."""
+        """A, as ``AffinePiece.slope``: in one sweep, or in sweeps of a few hundred rows if z is read at every step."""
         outputs = self.offset.shape[-1]
         eye = torch.eye(self.offset.numel(), dtype=self.offset.dtype, device=self.offset.device)
         if not self.frozen.every:
@@ -110,7 +111,7 @@ class AffineOperator:
         return torch.cat(parts).unflatten(0, (steps, outputs))
 
     def whole(self) -> AffinePiece:
-        """The same map with A formed."""
+        """The same map, with A formed."""
         return AffinePiece(self.dense(), self.offset, self.pattern)
 
 
@@ -142,11 +143,11 @@ def affine_piece(
 
     Args:
         model: a layer, or a module with ``rnn`` and ``readout`` such as ``SequenceModel``, in one direction or both, of
-            cells that are piecewise affine and convex: see ``step_form``.
+            cells that are piecewise affine and convex: see ``regions_of``.
         x: one input, (time, features), or tokens (time); then A acts on their vectors.
         h_0: where to start, (layers · directions, hidden); default: as the model does in evaluation.
         read: z at the "last" step or at "every" one; default: as the model does, and a layer alone at the last.
-        form: "whole", or "operator" for an ``AffineOperator``, which needs no more memory than a pass.
+        form: "whole", or "operator" for an ``AffineOperator``, which needs only the memory of one pass.
 
     Example:
         >>> from holdfast import RNN
@@ -157,9 +158,8 @@ def affine_piece(
     References:
         Wang, Balestriero & Baraniuk (2019), A max-affine spline perspective of recurrent neural networks.
     """
-    if form not in ("whole", "operator"):
-        raise SettingError(f'affine_piece knows the forms "whole" and "operator"; got {form!r}.')
-    network = network_of(model, read, "affine_piece")
+    one_of("affine_piece", "form", form, ("whole", "operator"))
+    network = spline_network(model, read, "affine_piece")
     xs = network.features(x, sample=True, who="affine_piece")
     walked = list(walk(network, xs, network.start(1, h_0, "affine_piece")))
     frozen = freeze(network, walked, fixed=True)

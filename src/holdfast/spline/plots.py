@@ -66,7 +66,7 @@ def plot_text_templates(
 
     Args:
         item: its templates.
-        words: of the text, one a step.
+        words: of the text, one per step.
         label: the true class, printed in bold.
         classes: their names; default: numbers.
 
@@ -204,4 +204,4 @@ def _figure(size: tuple[float, float]) -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise MissingExtraError("Pictures need matplotlib: pip install 'holdfast[train]'.") from None
-    return Figure(figsize=size, layout="constrained")  # of its own: pyplot would keep it
+    return Figure(figsize=size, layout="constrained")  # not by pyplot, which would keep it

@@ -12,7 +12,7 @@ import dataclasses
 from torch import Tensor, nn
 
 from holdfast.errors import SettingError
-from holdfast.spline.network import network_of
+from holdfast.spline.network import spline_network
 from holdfast.spline.piece import affine_piece
 
 __all__ = ["Templates", "templates"]
@@ -76,7 +76,7 @@ def templates(model: nn.Module, x: Tensor) -> Templates:
         >>> it.rows.shape, it.per_step().shape
         (torch.Size([5, 7, 3]), torch.Size([5, 7]))
     """
-    network = network_of(model, who="templates")
+    network = spline_network(model, who="templates")
     if network.read == "every":
         raise SettingError("templates expects a model that answers once, at the end; this one answers at every step.")
     piece = affine_piece(model, x)

@@ -1,11 +1,13 @@
-"""What can be promised of a recurrence: bounds that hold for all inputs, with the premises they need.
+"""Stability: bounds on a recurrence that hold for all inputs, with the premises they need.
 
-S3's theorems are in bounds.py. S4's: measure (contraction, step, stack, observed, reach), enforce (project, projected,
-stable_lstm), certify (certificate, gaps), cash in (truncate, stream).
+The theorems of SGORNN (S3) are in bounds.py. For stable recurrence (S4): measure (contraction, step, stack, observed,
+reach), enforce (project, projected, stable_lstm), certify (certificate, gaps), use (truncate, stream).
 """
 
 from __future__ import annotations
 
+from holdfast.cells.nonlinearity import Slopes, register_slopes, slopes
+from holdfast.errors import NoBoundError
 from holdfast.stability.assumptions import Assumption
 from holdfast.stability.bounds import (
     ModelBounds,
@@ -28,11 +30,10 @@ from holdfast.stability.observed import observed_contraction
 from holdfast.stability.project import l1_ball_rows, project_
 from holdfast.stability.projected import Projected
 from holdfast.stability.reach import Reach, gradient_reach
-from holdfast.stability.slopes import NoBoundError, Slopes, register_slopes, slopes
 from holdfast.stability.stable_lstm import stable_lstm
 from holdfast.stability.stack import Stack, stack_bounds
 from holdfast.stability.step import Region, Smoothness, StepBounds, state_norm, step_bounds
-from holdfast.stability.stream import Stream
+from holdfast.stability.stream import TruncatedStream
 from holdfast.stability.truncate import Truncated, truncate
 
 __all__ = [
@@ -47,8 +48,8 @@ __all__ = [
     "Smoothness",
     "Stack",
     "StepBounds",
-    "Stream",
     "Truncated",
+    "TruncatedStream",
     "certificate",
     "certified_cells",
     "contraction_rate",

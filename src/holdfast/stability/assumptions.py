@@ -1,11 +1,11 @@
-"""The premises of S4's theorems, and what a readout adds: what a certificate says besides its numbers.
+"""The premises of S4's theorems, as a certificate lists them, and the Lipschitz constant of a readout.
 
     contractive, smooth, f(0, 0) = 0, h_0 = 0, deterministic, bounded inputs,
     a Lipschitz and smooth loss, weights that stay in a convex Ω                              (1) the premises
     ‖V x‖₂ ≤ ‖V‖₂ ‖x‖₂;   ‖V x‖₂ ≤ min(√n ‖V‖₂, (Σ_i ‖V_i‖₁²)^½) max_j |x_j|                  (2) a linear readout
 
-"holds" and "broken" are checked on the model; "unknown" is what only the caller can know. A premise that is broken does
-not always take the bound along: each reason says what becomes of it. Source of (1): S4, §2 and A.2.
+"holds" and "broken" are checked on the model; "unknown" depends on what only the caller knows. A broken premise does
+not always break the bound: each reason says what follows. Source of (1): S4, §2 and A.2.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from holdfast.errors import DTypeError, SettingError, ShapeError
-from holdfast.layers import Random, Recurrent
+from holdfast.layers import RandomStart, Recurrent
 from holdfast.linalg.norms import spectral_norm
 from holdfast.stability.stack import Stack
 from holdfast.stability.step import Region
@@ -32,8 +32,8 @@ class Assumption:
     """A premise of the theory, and whether this model meets it.
 
     Example:
-        >>> print(Assumption("inputs are bounded", "unknown", "‖x_t‖ ≤ 1 is the caller's word"))
-        unknown  inputs are bounded: ‖x_t‖ ≤ 1 is the caller's word
+        >>> print(Assumption("inputs are bounded", "unknown", "‖x_t‖ ≤ 1 is assumed, not checked"))
+        unknown  inputs are bounded: ‖x_t‖ ≤ 1 is assumed, not checked
     """
 
     name: str
@@ -58,7 +58,7 @@ def assumptions_of(
     kinks = "; ".join(dict.fromkeys(step.caveat for step in stack.layers if step.caveat))
     rest = max(step.rest for step in stack.layers)
     kind = layer.initial_state.kind
-    noisy = layer.training and (isinstance(kind, Random) or (layer.dropout > 0 and layer.num_layers > 1))
+    noisy = layer.training and (isinstance(kind, RandomStart) or (layer.dropout > 0 and layer.num_layers > 1))
     found = [
         Assumption("contractive", "holds" if stack.stable else "broken", f"λ = {rates}"),
         Assumption(
@@ -88,7 +88,7 @@ def assumptions_of(
             "holds" if from_data else "unknown",
             f"the largest ‖x_t‖ of the data is {shown(bound)}"
             if from_data
-            else f"‖x_t‖ ≤ {shown(bound)} is the caller's word",
+            else f"‖x_t‖ ≤ {shown(bound)} is assumed, not checked",
         ),
     ]
     given = loss_lipschitz is not None and loss_smoothness is not None
@@ -96,7 +96,7 @@ def assumptions_of(
         Assumption(
             "loss Lipschitz and smooth",
             "unknown",
-            f"L = {shown(loss_lipschitz)}, β = {shown(loss_smoothness)} is the caller's word"
+            f"L = {shown(loss_lipschitz)}, β = {shown(loss_smoothness)} is assumed, not checked"
             if given
             else "no constants were given; nothing is said of gradients",
         )

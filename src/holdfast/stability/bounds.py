@@ -22,7 +22,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of, positive_number, positive_size
 from holdfast.linalg.givens import default_sublayers
 
 __all__ = [
@@ -58,7 +58,7 @@ class ModelBounds:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            _positive("ModelBounds", name, value)
+            positive_number("ModelBounds", name, value)
 
     @property
     def product(self) -> float:
@@ -99,11 +99,11 @@ def generalisation_gap(
         0.0807
     """
     who = "generalisation_gap"
-    _known_form(who, form, ("exact", "published"))
+    one_of(who, "form", form, ("exact", "published"))
     _gates(who, alpha, beta, slope=2)
-    _count(who, "steps", steps)
-    _count(who, "samples", samples)
-    _positive(who, "loss_bound", loss_bound)
+    positive_size(who, "steps", steps)
+    positive_size(who, "samples", samples)
+    positive_number(who, "loss_bound", loss_bound)
     if not 0 < delta < 1:
         raise SettingError(f"{who} expects delta in (0, 1), got {delta}.")
     complexity = 4 * bounds.product * alpha * steps / math.sqrt(samples)
@@ -140,11 +140,11 @@ def gradient_bound_theta(
         [64.0, 16.0, 7.92]
     """
     who = "gradient_bound_theta"
-    _known_form(who, form, ("exact", "published", "sharp"))
+    one_of(who, "form", form, ("exact", "published", "sharp"))
     _gates(who, alpha, beta, slope=1)
-    _count(who, "steps", steps)
-    _count(who, "hidden_size", hidden_size)
-    _positive(who, "derivative_bound", derivative_bound)
+    positive_size(who, "steps", steps)
+    positive_size(who, "hidden_size", hidden_size)
+    positive_number(who, "derivative_bound", derivative_bound)
     size = {"exact": hidden_size**1.5, "published": hidden_size, "sharp": hidden_size}[form]
     return bounds.product * derivative_bound * size * _growth(alpha, steps, form)
 
@@ -174,10 +174,10 @@ def gradient_bound_weight_ih(
         4.0
     """
     who = "gradient_bound_weight_ih"
-    _known_form(who, form, ("exact", "published", "sharp"))
+    one_of(who, "form", form, ("exact", "published", "sharp"))
     _gates(who, alpha, beta, slope=1)
-    _count(who, "steps", steps)
-    _count(who, "hidden_size", hidden_size)
+    positive_size(who, "steps", steps)
+    positive_size(who, "hidden_size", hidden_size)
     size = 1.0 if form == "sharp" else math.sqrt(hidden_size)
     return bounds.x_norm * bounds.readout_norm * alpha * steps * size
 
@@ -212,11 +212,11 @@ def gradient_bound_rotations(
         [4096.0, 1024.0, 0.495]
     """
     who = "gradient_bound_rotations"
-    _known_form(who, form, ("exact", "published", "sharp"))
+    one_of(who, "form", form, ("exact", "published", "sharp"))
     _even(who, hidden_size)
     if form == "sharp":
         _gates(who, alpha, beta, slope=1)
-        _count(who, "steps", steps)
+        positive_size(who, "steps", steps)
         return bounds.product * _growth(alpha, steps, form)
     if derivative_bound is None:
         derivative_bound = rotations_derivative_bound(hidden_size, form="published")
@@ -246,10 +246,10 @@ def rotations_derivative_bound(hidden_size: int, sublayers: int | None = None, f
         [1.0, 32.0, 64.0]
     """
     who = "rotations_derivative_bound"
-    _known_form(who, form, ("exact", "published", "sharp"))
+    one_of(who, "form", form, ("exact", "published", "sharp"))
     _even(who, hidden_size)
     if sublayers is not None:
-        _count(who, "sublayers", sublayers)
+        positive_size(who, "sublayers", sublayers)
     if form == "sharp":
         return 1.0
     if form == "exact":
@@ -272,23 +272,8 @@ def _gates(who: str, alpha: float, beta: float, slope: int) -> None:
         )
 
 
-def _positive(who: str, name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise SettingError(f"{who} expects {name} to be positive and finite, got {value}.")
-
-
-def _count(who: str, name: str, value: int) -> None:
-    if not (value >= 1 and value == int(value)):
-        raise SettingError(f"{who} expects {name} to be a whole number of at least 1, got {value}.")
-
-
 def _even(who: str, hidden_size: int) -> None:
     if hidden_size < 2 or hidden_size % 2:
         raise SettingError(
             f"{who} expects hidden_size to be even, as rotations turn features in pairs, got {hidden_size}."
         )
-
-
-def _known_form(who: str, form: str, known: tuple[str, ...]) -> None:
-    if form not in known:
-        raise SettingError(f"{who} expects form to be one of {', '.join(known)}, got {form!r}.")

@@ -1,13 +1,13 @@
-"""What is proved of a model, with every premise and whether it holds.
+"""What is proved about a model, with every premise and whether it holds.
 
     k(ε): ‖y_t - y_t^k‖ ≤ L_f (M^k r)_m ≤ ε                          (1) Lemma 1, Proposition 1; stack.py
     ‖∇p_T - ∇p_T^k‖ ≤ G(k)                                           (2) Lemma 2; gaps.py (2)
     ‖w_recurr - w_trunc‖ ≤ δ_N(k)                                    (3) Proposition 2; gaps.py (3), (4)
     ‖y_T - y_T^k‖ ≤ L_f (L_w δ_N(k) / (1 - λ) + λ^k R)               (4) Theorem 1; gaps.py (6)
 
-(1) is for stacks too. (2) needs one layer and the loss's constants; (3) and (4) need besides a ``Region`` that
-training is projected onto, since their constants must hold wherever it goes. Nothing here is measured on data, except
-the bound on the inputs if data are given in its place.
+(1) is for stacks too. (2) needs one layer and the loss's constants; (3) and (4) also need a ``Region`` that
+training is projected onto, since their constants must hold for all weights that training reaches. Nothing is measured
+on data, except the bound on the inputs if data are given instead of it.
 
 Source: S4, §3 and §4. Derivations: docs/theory/s4-stability.md.
 """
@@ -22,11 +22,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.cells import Cell
-from holdfast.errors import SettingError, ShapeError
+from holdfast.errors import NoBoundError, SettingError, ShapeError, positive_number, positive_size
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import Assumption, assumptions_of, readout_lipschitz, shown
 from holdfast.stability.gaps import GapForm, gradient_gap, gradient_smoothness, trained_output_gap, weight_gap
-from holdfast.stability.slopes import NoBoundError
 from holdfast.stability.stack import Stack, as_layer, stack_bounds
 from holdfast.stability.step import Region
 
@@ -92,14 +91,14 @@ class Certificate:
 
     def state_gap(self, k: int) -> float:
         """‖h_t - h_t^k‖ of the last layer, at most: Lemma 1."""
-        return self.stack.state_gap(_window("state_gap", k))[-1]
+        return self.stack.state_gap(positive_size("state_gap", "k", k))[-1]
 
     def output_gap(self, k: int) -> float:
         """‖y_t - y_t^k‖, at most: Proposition 1."""
-        return self.readout_lipschitz * self.stack.output_gap(_window("output_gap", k))
+        return self.readout_lipschitz * self.stack.output_gap(positive_size("output_gap", "k", k))
 
     def horizon(self, eps: float | None = None) -> int:
-        """The least k with ``output_gap(k)`` ≤ ε: Proposition 1. An error that gives λ if there is none."""
+        """The least k with ``output_gap(k)`` ≤ ε: Proposition 1. Raises an error with λ if no k is proved to do."""
         k = self.stack.horizon(self.eps if eps is None else eps, self.readout_lipschitz)
         if k is None:
             raise NoBoundError(no_horizon(self.model, self.stack))
@@ -107,7 +106,7 @@ class Certificate:
 
     def gradient_gap(self, k: int, form: GapForm = "exact") -> float:
         """‖∇_w p_T - ∇_w p_T^k‖, at most, w the weights of the one layer: Lemma 2."""
-        return gradient_gap(_window("gradient_gap", k), **self._training(), form=form)
+        return gradient_gap(k, **self._training(), form=form)
 
     @property
     def gradient_smoothness(self) -> float:
@@ -132,7 +131,7 @@ class Certificate:
         """‖y_T - y_T^k‖, at most, of two models trained as in ``weight_gap``: Theorem 1."""
         layer = self.stack.layers[-1]
         return trained_output_gap(
-            _window("trained_output_gap", k),
+            k,
             rate=layer.rate,
             state_bound=self.stack.radii[-1],
             weight_lipschitz=layer.smoothness.weights,
@@ -148,8 +147,8 @@ class Certificate:
             )
         if self.loss_lipschitz is None or self.loss_smoothness is None:
             raise SettingError(
-                "What is proved of gradients depends on the loss: give loss_lipschitz and loss_smoothness, its "
-                "Lipschitz constant and that of its gradient as a function of the outputs."
+                "Bounds on gradients depend on the loss: give loss_lipschitz and loss_smoothness, the Lipschitz "
+                "constants of the loss and of its gradient as functions of the outputs."
             )
         layer, gain = self.stack.layers[-1], self.readout_lipschitz * self.stack.output_gains[-1]
         return {
@@ -163,12 +162,12 @@ class Certificate:
     def _needs_region(self) -> None:
         if self.region is None:
             raise SettingError(
-                "Weights move in training, so the constants must hold wherever they go: give region=Region(recurrent, "
-                "input, bias) to certificate, and project onto it with project_ or Projected."
+                "Weights change in training, and the constants must hold for all of them: give "
+                "region=Region(recurrent, input, bias) to certificate, and project onto it with project_ or Projected."
             )
 
     def to_json(self) -> str:
-        """Everything that ``print`` shows, as JSON; what is infinite is the string "inf"."""
+        """Everything that ``print`` shows, as JSON; infinity is the string "inf"."""
         report = asdict(self) | {
             "rate": self.rate,
             "stable": self.stable,
@@ -219,11 +218,11 @@ def certificate(
     eps: float = 1e-3,
     region: Region | None = None,
 ) -> Certificate:
-    """What is proved of a cell or layer fed with bounded inputs, in evaluation mode.
+    """What is proved about a cell or layer with bounded inputs, in evaluation mode.
 
     Args:
         model: a certified cell, or a layer of them in one direction.
-        input_bound: B ≥ ‖x_t‖ for every t, or data (..., input_size) whose largest ‖x_t‖ is taken.
+        input_bound: B ≥ ‖x_t‖ for every t, or data (..., input_size), from which the largest ‖x_t‖ is computed.
         input_norm: the norm of that, "l2", or "linf" for the largest entry.
         readout: what is read from the outputs: a linear layer, its matrix, or a Lipschitz constant; default: nothing.
         loss_lipschitz, loss_smoothness: of the loss p as a function of what is read, for gradients.
@@ -240,8 +239,7 @@ def certificate(
         True
     """
     layer = as_layer(model, "certificate")
-    if not (eps > 0 and math.isfinite(eps)):
-        raise SettingError(f"certificate expects eps to be positive and finite, got {eps}.")
+    positive_number("certificate", "eps", eps)
     bound, from_data = _input_bound(layer, input_bound, input_norm)
     stack = stack_bounds(model, bound, input_norm=input_norm, region=region)
     cell, last = layer.cells[-1], stack.layers[-1]
@@ -281,12 +279,6 @@ def _input_bound(layer: Recurrent, given: float | Tensor, norm: str) -> tuple[fl
         raise ShapeError(f"certificate expects data of shape (..., {layer.input_size}), got {tuple(given.shape)}.")
     order = 2.0 if norm == "l2" else math.inf
     return given.detach().double().norm(dim=-1, p=order).max().item(), True
-
-
-def _window(who: str, k: int) -> int:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise SettingError(f"{who} expects k to be a whole number of at least 1, got {k!r}.")
-    return k
 
 
 def _finite(value: Any) -> Any:

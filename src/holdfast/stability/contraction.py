@@ -1,4 +1,4 @@
-"""By which factor, at most, one step brings two states together: the contraction rate λ, proved.
+"""The contraction rate λ, proved: by which factor, at most, one step multiplies the distance of two states.
 
     ‖f(x, h) - f(x, k)‖ ≤ λ ‖h - k‖   for all x and all states h, k                       (1) S4 (2)
 
@@ -8,8 +8,9 @@
     SGORNN           λ = α L + β            at most 1 - α with the clip β ≤ 1 - 2α, L ≤ 1   (4)
     LSTM, GRU        in the largest-entry norm, over states reached from zero by bounded inputs: gated.py
 
-L is the Lipschitz constant of φ (slopes.py). The norm is Euclidean except for LSTM and GRU; stacks: stack.py. λ is that
-of the exact map; rounding adds a few units of the last place. A later cell registers its own bound, as those here do.
+L is the Lipschitz constant of φ (cells/nonlinearity.py). The norm is Euclidean except for LSTM and GRU; stacks are in
+stack.py. λ is that of the exact map; rounding adds a few units of the last place. (2) to (4) are read from the cell's
+``step_form``.
 
 Source: S4, §2 and §6; (3), (4): the triangle inequality. Symbols: docs/notation.md.
 """
@@ -22,28 +23,17 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.cells import (
-    Cell,
-    ExpRNNCell,
-    FastRNNCell,
-    GRUCell,
-    LinearCell,
-    LSTMCell,
-    RNNCell,
-    SGORNNCell,
-    VPRNNCell,
-)
-from holdfast.errors import DTypeError, SettingError
-from holdfast.linalg.norms import spectral_norm
+from holdfast.cells import Cell, GRUCell, LSTMCell, StepForm, step_form
+from holdfast.cells.form import cells_with_form
+from holdfast.errors import DTypeError, NoBoundError, SettingError, one_of
 from holdfast.stability.gated import Box, gru_step, lstm_step
-from holdfast.stability.slopes import NoBoundError, slopes
 
 __all__ = ["certified_cells", "contraction_rate"]
 
 
 @functools.singledispatch
 def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    """λ of (1): no step brings two states less close than this, whatever the input.
+    """λ of (1), proved: one step multiplies the distance of two states by at most λ, for every input.
 
     Law: (1) holds for every x, h, k. For LSTM and GRU: for every x within ``input_bound`` and all states that such
     inputs reach from zero. The model is stable if λ < 1. ``observed_contraction`` measures the same from below.
@@ -52,7 +42,7 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
         model: a cell, or a layer of such cells in one direction. For several layers (1) is about the stacked state, in
             the norm that ``stack_bounds`` names.
         input_bound: B with ‖x_t‖ ≤ B at every step; only LSTM and GRU need it.
-        input_norm: the norm of that: "l2", or "linf" for the largest entry.
+        input_norm: the norm of ``input_bound``: "l2", or "linf" for the largest entry.
 
     Example:
         >>> import torch
@@ -67,14 +57,17 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
         >>> contraction_rate(LSTMCell(3, 4), input_bound=1.0) > 0
         True
     """
+    if (form := step_form(model)) is not None:
+        return form_rate(form)
     if isinstance(model, Cell):
         raise NoBoundError(
             f"No contraction bound is registered for {type(model).__name__}; certified cells: "
-            f"{', '.join(certified_cells())}. Register one with contraction_rate.register."
+            f"{', '.join(certified_cells())}. Register one with contraction_rate.register, or the cell's form with "
+            "holdfast.cells.step_form.register."
         )
     raise DTypeError(
         f"contraction_rate expects a holdfast cell or layer, got {type(model).__name__}; "
-        "for a torch.nn layer use holdfast.from_torch, for a larger model give its recurrent layer."
+        "convert a torch.nn layer with holdfast.from_torch, and of a larger model give the recurrent layer."
     )
 
 
@@ -85,42 +78,14 @@ def certified_cells() -> list[str]:
         >>> "SGORNNCell" in certified_cells()
         True
     """
-    return sorted(kind.__name__ for kind in contraction_rate.registry if issubclass(kind, Cell))
+    kinds = cells_with_form().union(kind for kind in contraction_rate.registry if issubclass(kind, Cell))
+    return sorted(kind.__name__ for kind in kinds)
 
 
-@contraction_rate.register
-def _(cell: RNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    return slopes(cell.phi).lipschitz * _norm(cell.weight_hh)  # (2)
-
-
-@contraction_rate.register
-def _(cell: LinearCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    return _norm(cell.weight_hh)  # (2); an output y = C h + D x is not fed back
-
-
-@contraction_rate.register
-def _(cell: VPRNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    return slopes(cell.phi).lipschitz
-
-
-@contraction_rate.register
-def _(cell: ExpRNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    """Modrelu shrinks towards zero where b ≤ 0, and jumps from -b to b at zero where b > 0: no λ is finite then."""
-    if cell.modrelu and cell.bias is not None:
-        return math.inf if (cell.bias > 0).any() else 1.0
-    return slopes(cell.phi).lipschitz
-
-
-@contraction_rate.register
-def _(cell: FastRNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    alpha, beta = (gate.item() for gate in cell.gates())
-    return alpha * slopes(cell.phi).lipschitz * _norm(cell.weight_hh) + beta  # (3)
-
-
-@contraction_rate.register
-def _(cell: SGORNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
-    alpha, beta = (gate.item() for gate in cell.gates())
-    return alpha * slopes(cell.phi).lipschitz + beta  # (4)
+def form_rate(form: StepForm) -> float:
+    """(2), (3), (4): λ = α L ‖U‖₂ + β. The output of a ``LinearCell``, y = C h + D x, is not fed back."""
+    alpha, beta = form.gate_values
+    return alpha * form.lipschitz * form.spectral_norm + beta
 
 
 @contraction_rate.register
@@ -135,10 +100,10 @@ def _(cell: GRUCell, input_bound: float | None = None, *, input_norm: str = "l2"
 
 
 def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:
-    """The inputs that a gated cell is certified for; an error if there is no bound."""
+    """The inputs that a gated cell is certified for."""
     if input_bound is None:
         raise SettingError(
-            f"{type(cell).__name__} contracts only as far as its gates stay below 1, which depends on the inputs: "
+            f"{type(cell).__name__} contracts only while its gates stay below 1, which depends on the inputs: "
             "give input_bound, the largest ‖x_t‖."
         )
     return Box(check_input_bound(input_bound, input_norm), input_norm, cell.input_size)
@@ -146,12 +111,7 @@ def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:
 
 def check_input_bound(input_bound: float, input_norm: str) -> float:
     """The bound as a float, or an error: finite, not negative, in a norm that is known."""
-    if input_norm not in ("l2", "linf"):
-        raise SettingError(f'input_norm is "l2" or "linf", got {input_norm!r}.')
+    one_of("holdfast.stability", "input_norm", input_norm, ("l2", "linf"))
     if isinstance(input_bound, Tensor) or not (0 <= input_bound < math.inf):
         raise SettingError(f"input_bound expects a finite number of at least 0, the largest ‖x_t‖, got {input_bound}.")
     return float(input_bound)
-
-
-def _norm(weight: Tensor) -> float:
-    return spectral_norm(weight.detach().double()).item()

@@ -22,8 +22,8 @@ import math
 from collections.abc import Iterable
 from typing import Literal
 
-from holdfast.errors import SettingError
-from holdfast.stability.step import Smoothness
+from holdfast.errors import one_of, positive_size
+from holdfast.stability.step import Smoothness, times
 
 __all__ = ["gradient_gap", "gradient_smoothness", "trained_output_gap", "weight_gap", "weight_gap_closed"]
 
@@ -58,9 +58,8 @@ def gradient_gap(
         >>> gradient_gap(1, rate=0.0, **constants, **loss, form="published")
         0.0
     """
-    _window("gradient_gap", k)
-    if form not in ("exact", "published"):
-        raise SettingError(f"gradient_gap expects form to be exact or published, got {form!r}.")
+    positive_size("gradient_gap", "k", k)
+    one_of("gradient_gap", "form", form, ("exact", "published"))
     if rate >= 1:
         return math.inf
     L_p, beta_p, L_w, R, left = loss_lipschitz, loss_smoothness, smoothness.weights, state_bound, 1 - rate
@@ -68,15 +67,15 @@ def gradient_gap(
     late = rate ** (k - 1 if exact else k)
     recent = (1 - rate**k) / left  # Σ λ^i, i < k
     return (
-        rate**k * _times(L_p, L_w) / left
-        + rate**k * _times(beta_p, R, L_w) * (recent if exact else 1 / left)
-        + k * late * _times(L_p, smoothness.wh, R)
-        + late * _times(L_p, L_w, smoothness.hh, R) * (k - recent if exact else k) / left
+        rate**k * times(L_p, L_w) / left
+        + rate**k * times(beta_p, R, L_w) * (recent if exact else 1 / left)
+        + k * late * times(L_p, smoothness.wh, R)
+        + late * times(L_p, L_w, smoothness.hh, R) * (k - recent if exact else k) / left
     )
 
 
 def gradient_smoothness(*, rate: float, smoothness: Smoothness, loss_lipschitz: float, loss_smoothness: float) -> float:
-    """(3): β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models alike, whatever T.
+    """(3): β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models, for every T.
 
     Example:
         >>> gradient_smoothness(
@@ -88,9 +87,9 @@ def gradient_smoothness(*, rate: float, smoothness: Smoothness, loss_lipschitz: 
         return math.inf
     L_p, beta_p, L_w, left = loss_lipschitz, loss_smoothness, smoothness.weights, 1 - rate
     return (
-        (_times(beta_p, L_w, L_w) + _times(L_p, L_w, smoothness.wh + smoothness.hw)) / left**2
-        + _times(L_p, smoothness.ww) / left
-        + _times(L_p, L_w, L_w, smoothness.hh) / left**3
+        (times(beta_p, L_w, L_w) + times(L_p, L_w, smoothness.wh + smoothness.hw)) / left**2
+        + times(L_p, smoothness.ww) / left
+        + times(L_p, L_w, L_w, smoothness.hh) / left**3
     )
 
 
@@ -106,7 +105,7 @@ def weight_gap(gap: float, beta: float, step_sizes: Iterable[float]) -> float:
     """
     apart = 0.0
     for size in step_sizes:
-        apart = (1 + _times(size, beta)) * apart + _times(size, gap)
+        apart = (1 + times(size, beta)) * apart + times(size, gap)
     return apart
 
 
@@ -134,17 +133,7 @@ def trained_output_gap(
         ... )
         1.0
     """
-    _window("trained_output_gap", k)
+    positive_size("trained_output_gap", "k", k)
     if rate >= 1:
         return math.inf
     return output_lipschitz * (weight_lipschitz * weights_apart / (1 - rate) + rate**k * state_bound)
-
-
-def _window(who: str, k: int) -> None:
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise SettingError(f"{who} expects k to be a whole number of at least 1, got {k!r}.")
-
-
-def _times(*factors: float) -> float:
-    """The product, 0 if a factor is."""
-    return 0.0 if 0.0 in factors else math.prod(factors)

@@ -5,9 +5,9 @@
     ‖Δh₊‖ ≤ ō ‖Δc₊‖ + ¼ tanh(c̄) ‖U_o‖ ‖Δh‖                                    (3) LSTM output: Proposition 5
     ‖Δh₊‖ ≤ max_z (z + (1 - z) n') ‖Δh‖ + ¼ (h̄ + n̄) ‖U_z‖ ‖Δh‖                (4) GRU, ours; n' the rate of n
 
-Norms are largest entries, of a matrix largest row sums. A bar is the largest value over the states of (1) and all
-inputs within the bound. Everything is kept unit by unit and put together by the sum, product and chain rules, up to
-second derivatives in the state and the weights (``Jet``); a norm is the largest unit. Printed (2), (3) have 1 for ī, ḡ,
+Norms are largest entries; of a matrix, largest row sums. A bar is the largest value over the states of (1) and all
+inputs within the bound. Everything is computed per unit and combined by the sum, product and chain rules, up to second
+derivatives in the state and the weights (``Jet``); a norm is the largest unit. Printed (2), (3) have 1 for ī, ḡ,
 ō, tanh(c̄) and 1/(1 - ‖f‖) for c̄: ours is never larger.
 
 Source: S4, §6.3 and A.3.2; (4) and the second order: docs/theory/s4-stability.md.
@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import GRUCell, LSTMCell
-from holdfast.stability.slopes import NoBoundError, slopes
+from holdfast.cells.nonlinearity import name_of, slopes
+from holdfast.errors import NoBoundError
 
 __all__ = ["Box", "Jet", "Wrt", "gru_step", "lstm_step"]
 
 Wrt = Literal["state", "input"]
-_ROUNDS = 20  # each shrinks the box; any number of them is right
+_ROUNDS = 20  # each shrinks the box; the bound holds after any number
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Jet:
-    """Bounds, a unit each, on a quantity and its derivatives: s in the state (or the input), w in the weights.
+    """Bounds per unit on a quantity and its derivatives: s in the state (or the input), w in the weights.
 
     A derivative in the state is bounded for directions of largest entry 1, one in the weights for those of length 1.
     """
@@ -84,7 +85,7 @@ class Jet:
         )
 
     def linear(self, weight: Tensor, others: float = 0.0) -> Jet:
-        """U a, U free; ``others`` is the squared length of what the same row of weights multiplies besides."""
+        """U a, U free; ``others`` is the squared length of the other factors of the same row of weights."""
         a, size = self, weight.abs()
         return Jet(
             sup=size @ a.sup,
@@ -143,9 +144,9 @@ def lstm_step(cell: LSTMCell, inputs: Box, wrt: Wrt = "state") -> tuple[Jet, Jet
     Law: the bounds hold for all those states, inputs, and directions, at the weights that the cell has.
     """
     if cell.phi is not torch.tanh:
-        name = getattr(cell.phi, "__name__", repr(cell.phi))
         raise NoBoundError(
-            f"LSTMCell is certified with tanh, whose states Lemma 5 of S4 keeps bounded; this one has {name}."
+            "LSTMCell is certified with tanh, whose states Lemma 5 of S4 keeps bounded; this one has "
+            f"{name_of(cell.phi)}."
         )
     weight_ih, weight_hh, bias = (_double(t) for t in (cell.weight_ih, cell.weight_hh, cell.bias))
     centres = _chunks(bias, weight_hh, 4)
@@ -196,7 +197,7 @@ def gru_step(cell: GRUCell, inputs: Box, wrt: Wrt = "state") -> Jet:
         return (r * inside + drive).tanh(centres[2])
 
     h = Jet.of(torch.ones(cell.hidden_size, dtype=torch.float64), s=own)
-    for _ in range(_ROUNDS):  # h₊ lies between h and n: what n cannot pass, h never does
+    for _ in range(_ROUNDS):  # h₊ lies between h and n, so a bound on n is one on h
         h = Jet.of(torch.minimum(h.sup, candidate(h).sup), s=own)
     in_z = h.linear(U_z, others) + drives[1]
     lowest = torch.sigmoid(centres[1] - in_z.sup)

@@ -22,7 +22,7 @@ from holdfast.types import State
 
 __all__ = ["observed_contraction"]
 
-States = list[State]  # one a layer
+States = list[State]  # one per layer
 
 
 def observed_contraction(
@@ -35,7 +35,7 @@ def observed_contraction(
     Args:
         model: a certified cell, or a layer of them in one direction.
         data: inputs as the layer takes them, (time, batch, input), at least 2 steps.
-        times: how many moments to look at, drawn at random.
+        times: how many steps to sample, drawn at random.
         iterations: of the power method, at each of them.
         input_bound: for the norm of a stack of LSTMs or GRUs; default: the largest ‖x_t‖ of the data.
 

@@ -1,4 +1,4 @@
-"""Into the stable set, in place: projections of a cell's weights.
+"""Projections of a cell's weights onto the stable set, in place.
 
     RNN, linear      ‖U‖₂ ≤ λ / L                                                          (1) S4 §7.2
     FastRNN          ‖U‖₂ ≤ (λ - β) / (α L)                                                (2)
@@ -7,8 +7,8 @@
                      f̄ = σ(max_j (‖W_f,j‖₂ B + b_f,j) + ‖U_f‖)                             (5) Lemma 5
 
 In (4) and (5) norms of recurrent matrices are largest row sums, so (4) is an ℓ1 ball for each row; they add up to λ as
-S4's proof does, which has λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input
-weights and biases as they are. With ``forget=f̄`` these move too, row by row, to the nearest with
+in S4's proof, where λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input weights
+and biases fixed. With ``forget=f̄`` these move too, row by row, to the nearest with
 ‖W_f,j‖ B + b_f,j ≤ logit f̄ - ‖U_f‖.
 
 (1), (4), (5) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U instead of
@@ -17,19 +17,20 @@ clipping it. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from holdfast.cells import Cell, ExpRNNCell, FastRNNCell, LinearCell, LSTMCell, RNNCell, SGORNNCell, VPRNNCell
+from holdfast.cells import Cell, LSTMCell, StepForm, step_form
+from holdfast.cells.form import cells_with_form
+from holdfast.cells.nonlinearity import name_of
+from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
-from holdfast.errors import SettingError
+from holdfast.errors import NoBoundError, SettingError, one_of
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import check_input_bound, contraction_rate
-from holdfast.stability.slopes import NoBoundError, slopes
 from holdfast.stability.step import Region
 
 __all__ = ["l1_ball_rows", "project_"]
@@ -49,8 +50,8 @@ def project_(
 ) -> Any:
     """Move a model's weights, in place, to where its contraction rate is at most ``rate``; return the model.
 
-    Law: ``contraction_rate(model) <= rate`` afterwards, for every layer; a model that is inside is left as it is, and a
-    second projection changes nothing.
+    Law: ``contraction_rate(model) <= rate`` afterwards, for every layer; a model that is inside is not changed, nor is
+    any model by a second projection.
 
     Args:
         model: a cell, or a layer of them, in one direction or both.
@@ -58,7 +59,7 @@ def project_(
         region: instead of a rate: project U, W and b of ``RNNCell`` and ``LinearCell`` onto it.
         method: "svd", the nearest matrix, or "fast", a scaled one.
         input_bound: the largest ‖x_t‖₂; LSTM only.
-        forget: f̄, the largest that a forget gate may reach; LSTM only; default: what input weights and biases make it.
+        forget: f̄, the largest value of a forget gate; LSTM only; default: as input weights and biases determine.
 
     Example:
         >>> from holdfast import RNN
@@ -67,12 +68,13 @@ def project_(
         >>> contraction_rate(layer) <= 0.3
         True
     """
-    if method not in METHODS:
-        raise SettingError(f"project_ expects method to be one of {', '.join(METHODS)}, got {method!r}.")
+    one_of("project_", "method", method, METHODS)
     if (rate is None) == (region is None):
-        raise SettingError(f"project_ expects a rate or a region, one of them, got rate={rate}, region={region}.")
+        raise SettingError(
+            f"project_ expects either a rate or a region, got rate={rate}, region={region}; give exactly one."
+        )
     if rate is not None and not 0 < rate <= 1:
-        raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; above 1 nothing is stable.")
+        raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; a rate above 1 is not stable.")
     cells = model.cells if isinstance(model, Recurrent) else [model]
     for i, cell in enumerate(cells):
         if region is not None:
@@ -85,72 +87,55 @@ def project_(
     return model
 
 
-@functools.singledispatch
-def _project(cell: Any, rate: float, **settings: Any) -> None:
-    known = ", ".join(sorted(kind.__name__ for kind in _project.registry if issubclass(kind, Cell)))
-    raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
+def _project(cell: Any, rate: float, *, method: str, input_bound: float | None, forget: float | None) -> None:
+    if isinstance(cell, LSTMCell):
+        _project_lstm(cell, rate, input_bound, forget)
+    elif (form := step_form(cell)) is None:
+        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), LSTMCell)))
+        raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
+    elif form.free:
+        _ball_(cell, form.weight_hh, rate / form.lipschitz, method)  # (1)
+    elif contraction_rate(cell) > rate:
+        _project_gated(cell, form, rate, method)
 
 
-@_project.register
-def _(cell: RNNCell, rate: float, *, method: str, **_: Any) -> None:
-    _ball_(cell, "weight_hh", rate / slopes(cell.phi).lipschitz, method)  # (1)
-
-
-@_project.register
-def _(cell: LinearCell, rate: float, *, method: str, **_: Any) -> None:
-    _ball_(cell, "weight_hh", rate, method)  # (1)
-
-
-@_project.register
-def _(cell: FastRNNCell, rate: float, *, method: str, **_: Any) -> None:
-    if contraction_rate(cell) <= rate:
+def _project_gated(cell: Cell, form: StepForm, rate: float, method: str) -> None:
+    name, (alpha, beta), gates = type(cell).__name__, form.gate_values, form.gates
+    room = rate - alpha * form.lipschitz
+    if isinstance(form.recurrent, Tensor):
+        if not beta < rate:
+            raise SettingError(
+                f"project_ cannot bring {name} to rate {rate:g} by its matrix, since β = {beta:.4g} is already as "
+                'large; lower beta_logit, or build the cell with ScalarGates(clip="alpha").'
+            )
+        _ball_(cell, form.weight_hh, (rate - beta) / (alpha * form.lipschitz) * (1 - 1e-12), method)  # (2)
         return
-    alpha, beta = (gate.item() for gate in cell.gates())
-    if not beta < rate:
+    if not isinstance(gates, ScalarGates):
         raise SettingError(
-            f"project_ cannot bring FastRNNCell to rate {rate:g} by its matrix, for β = {beta:.4g} alone is as much; "
-            'lower beta_logit, or build it with ScalarGates(clip="alpha").'
+            f"project_ cannot bring {name} to rate {rate:g}: its matrix keeps lengths, so "
+            f"λ = {contraction_rate(cell):g} whatever the weights. Use SGORNN, whose gates shrink the state, or RNN."
         )
-    _ball_(cell, "weight_hh", (rate - beta) / (alpha * slopes(cell.phi).lipschitz) * (1 - 1e-12), method)  # (2)
-
-
-@_project.register
-def _(cell: SGORNNCell, rate: float, **_: Any) -> None:
-    logit, eps = cell.gates.beta_logit, torch.finfo(cell.gates.beta_logit.dtype).eps
-    alpha, _beta = (gate.item() for gate in cell.gates())
-    room = rate - alpha * slopes(cell.phi).lipschitz
-    if contraction_rate(cell) <= rate:
-        return
     if room <= 0:
         raise SettingError(
-            f"project_ cannot bring SGORNNCell to rate {rate:g}: α L = {rate - room:.4g} alone is as much; lower "
+            f"project_ cannot bring {name} to rate {rate:g}, since α L = {rate - room:.4g} is already as large; lower "
             "alpha_logit."
         )
-    target = math.log(room) - math.log1p(-room)  # (3)
+    logit, target = gates.beta_logit, math.log(room) - math.log1p(-room)  # (3)
     while contraction_rate(cell) > rate:
         logit.fill_(target)
-        target -= eps * (1 + abs(target))  # by the last place, if rounding went up
+        target -= torch.finfo(logit.dtype).eps * (1 + abs(target))  # one unit in the last place, if rounding went up
 
 
-@_project.register(VPRNNCell)
-@_project.register(ExpRNNCell)
-def _(cell: Any, rate: float, **_: Any) -> None:
-    if contraction_rate(cell) > rate:
-        raise SettingError(
-            f"project_ cannot bring {type(cell).__name__} to rate {rate:g}: its matrix keeps lengths, so λ = "
-            f"{contraction_rate(cell):g} whatever the weights. Use SGORNN, whose gates shrink, or RNN."
-        )
-
-
-@_project.register
-def _(cell: LSTMCell, rate: float, *, input_bound: float | None, forget: float | None, **_: Any) -> None:
+def _project_lstm(cell: LSTMCell, rate: float, input_bound: float | None, forget: float | None) -> None:
     if input_bound is None:
-        raise SettingError("project_ of an LSTM depends on its inputs: give input_bound, the largest ‖x_t‖₂.")
+        raise SettingError("project_ expects input_bound for an LSTM, got None; give input_bound, the largest ‖x_t‖₂.")
     bound = check_input_bound(input_bound, "l2")
     if cell.phi is not torch.tanh:
-        raise NoBoundError("project_ knows LSTMs with tanh; this one has another nonlinearity.")
+        raise NoBoundError(
+            f'project_ expects LSTMs with tanh, got {name_of(cell.phi)}; build the LSTM with nonlinearity="tanh".'
+        )
     size = cell.hidden_size
-    weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, "weight_hh")
+    weight_f, weight_hh = cell.weight_ih[size : 2 * size], _plain(cell, cell.weight_hh)
     bias_f = torch.zeros(size) if cell.bias is None else cell.bias[size : 2 * size]
     if forget is None:
         reach = (weight_f.double().norm(dim=1) * bound + bias_f.double()).max().item()
@@ -191,14 +176,14 @@ def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
     With v = most - b that is the cone B ‖w‖ ≤ v, and the nearest point of its edge has ‖w‖ = (‖w‖ + B v) / (1 + B²).
     """
     size = cell.hidden_size
-    weight = _plain(cell, "weight_ih")[size : 2 * size]
+    weight = _plain(cell, cell.weight_ih)[size : 2 * size]
     length = weight.double().norm(dim=1)
     edge = most - 8 * torch.finfo(weight.dtype).eps * (1 + abs(most))  # so that rounding stays inside
     if cell.bias is None:
         outside = bound * length > most
         new_length = torch.full_like(length, max(edge, 0.0) / bound if bound else 0.0)
     else:
-        bias = _plain(cell, "bias")[size : 2 * size]
+        bias = _plain(cell, cell.bias)[size : 2 * size]
         outside = bound * length + bias.double() > most
         new_length = ((length + bound * (edge - bias.double())) / (1 + bound**2)).clamp_min(0)
         bias.copy_(torch.where(outside, edge - bound * new_length, bias.double()))
@@ -207,7 +192,7 @@ def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
 
 
 def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
-    """Each row moved to the nearest with Σ |entries| ≤ radius, by soft thresholding at the level that makes it so.
+    """Each row moved to the nearest one with Σ |entries| ≤ radius, by soft thresholding.
 
     Law: inside, nearest in the Euclidean norm, and unchanged, bit for bit, if inside.
 
@@ -231,32 +216,32 @@ def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
 
 
 def _project_region_(cell: Any, region: Region, method: str) -> None:
-    if not isinstance(cell, RNNCell | LinearCell):
+    form = step_form(cell)
+    if form is None or not form.free:
         raise NoBoundError(f"A region is for RNNCell and LinearCell; {type(cell).__name__} has other parameters.")
-    _ball_(cell, "weight_hh", region.recurrent, method)
-    _ball_(cell, "weight_ih", region.input, method)
-    if cell.bias is not None:
-        bias = _plain(cell, "bias")
+    _ball_(cell, form.weight_hh, region.recurrent, method)
+    _ball_(cell, form.weight_ih, region.input, method)
+    if form.bias is not None:
+        bias = _plain(cell, form.bias)
         length = bias.double().norm().item()
         if length > region.bias:
             shorter = 1 - 2 * torch.finfo(bias.dtype).eps if region.bias else 0.0
             bias.mul_(region.bias / length * shorter)
 
 
-def _ball_(cell: Any, name: str, radius: float, method: str) -> None:
-    weight = _plain(cell, name)
+def _ball_(cell: Cell, weight: Tensor, radius: float, method: str) -> None:
+    weight = _plain(cell, weight)
     if radius == 0:
         weight.zero_()
     else:
         weight.copy_(METHODS[method](weight, radius))
 
 
-def _plain(cell: Cell, name: str) -> Tensor:
-    """The parameter itself; a parametrised one is constrained already, and a copy would be moved in its place."""
-    weight = cell._parameters.get(name)
-    if weight is None:
+def _plain(cell: Cell, weight: Tensor) -> Tensor:
+    """The weight, if it is a parameter itself. A parametrised one is a copy, and its own constraint holds it."""
+    if not isinstance(weight, nn.Parameter):
         raise SettingError(
-            f"project_ moves plain parameters, but {name} of {type(cell).__name__} is parametrised; its own constraint "
-            "holds it. Use torch.nn.utils.parametrize.remove_parametrizations first."
+            f"project_ moves plain parameters, but a weight of {type(cell).__name__} is parametrised and held by its "
+            "own constraint. Use torch.nn.utils.parametrize.remove_parametrizations first."
         )
     return weight

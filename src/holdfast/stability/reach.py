@@ -1,10 +1,10 @@
-"""How far back a loss feels its inputs: the norm of its gradient over distance. S4, Figure 2.
+"""How far back a loss depends on its inputs: the norm of its gradient over distance. S4, Figure 2.
 
     g(i) = mean over t of ‖∇_{x_t} p_{t+i}‖                                     (1) p_s the loss at step s
 
-One backward pass from p_s gives ∇_{x_t} p_s for all t ≤ s at once. To take many s in one pass, each gets a copy of the
-sequence to itself, as a sample of a batch: m copies of the D + m steps that end with them, started at the state that
-the full recurrence has there. So (1) is exact, and needs T/m passes over 2D steps if m = D.
+One backward pass from p_s gives ∇_{x_t} p_s for all t ≤ s at once. To take many s in one pass, each gets its own copy
+of the sequence, as a sample of a batch: m copies of the D + m steps that end with them, started at the state that the
+full recurrence has there. So (1) is exact, and needs T/m passes over 2D steps if m = D.
 
 Source: S4, §7.2.
 """
@@ -22,6 +22,7 @@ from holdfast.errors import SettingError, ShapeError
 from holdfast.layers import Recurrent
 from holdfast.stability.observed import time_first
 from holdfast.stability.stack import as_layer
+from holdfast.types import State
 
 __all__ = ["Reach", "gradient_reach"]
 
@@ -100,7 +101,9 @@ def gradient_reach(
             )
     if loss is None:
         if targets is not None:
-            raise SettingError("gradient_reach was given targets and no loss that reads them: give loss, too.")
+            raise SettingError(
+                "gradient_reach expects a loss together with targets, got targets alone; give loss, too."
+            )
         loss = _half_square
     width = layer.cells[-1].state_sizes[0]
     fitting = max(1, _BUDGET // (2 * distances * batch * width))
@@ -109,12 +112,12 @@ def gradient_reach(
         raise SettingError(f"gradient_reach expects at least 1 copy, got {copies}.")
     total, largest = torch.zeros(2, distances + 1, dtype=torch.float64)
     count = torch.zeros(distances + 1, dtype=torch.int64)
-    state, at = None, 0  # the state before step ``at``
+    state, at = layer.initial_state(batch, xs), 0  # the state before step ``at``
     for first in range(0, steps, copies):  # the losses at steps first, first + 1, ..., before last
         last, begin = min(first + copies, steps), max(0, first - distances)
         if begin > at:
             with torch.no_grad():
-                _, state = _run(layer, xs[at:begin], state, need_output=False)
+                _, state = layer.through_layers(xs[at:begin], state, need_output=False)
             at = begin
         norms = _norms(layer, xs[begin:last], state, loss, targets, first - begin, last - first, begin)
         for distance in range(min(distances, last - 1) + 1):
@@ -135,41 +138,27 @@ def _half_square(outputs: Tensor) -> Tensor:
 def _norms(
     layer: Recurrent,
     xs: Tensor,
-    state: object,
+    state: State,
     loss: Callable[..., Tensor],
     targets: Tensor | None,
     offset: int,
     rows: int,
     begin: int,
 ) -> Tensor:  # (time, rows, batch)
-    """‖∂ p_s / ∂ x_t‖ for t in the stretch and s = begin + offset + row, a copy of the stretch for each row."""
+    """‖∂ p_s / ∂ x_t‖ for t in the stretch and s = begin + offset + row, one copy of the stretch per row."""
     steps, batch, features = xs.shape
     copied = xs.unsqueeze(1).expand(-1, rows, -1, -1).reshape(steps, rows * batch, features).requires_grad_()
-    start = None if state is None else _repeated(state, rows)
+    start = tuple(entry.detach().unsqueeze(1).expand(-1, rows, -1, -1).flatten(1, 2) for entry in state)
     with torch.enable_grad():
-        outputs, _ = _run(layer, copied, start)
+        outputs, _ = layer.through_layers(copied, start)
+        assert outputs is not None
         row = torch.arange(rows)
         own = outputs.unflatten(1, (rows, batch))[offset + row, row].flatten(0, 1)  # (rows · batch, hidden)
         losses = loss(own) if targets is None else loss(own, targets[begin + offset + row].flatten(0, 1))
         if losses.shape != (rows * batch,):
             raise ShapeError(
-                f"gradient_reach expects loss to give one number a row, ({rows * batch},), got {tuple(losses.shape)}; "
-                'use reduction="none".'
+                f"gradient_reach expects loss to give one number per row, ({rows * batch},), got "
+                f'{tuple(losses.shape)}; use reduction="none".'
             )
         (grad,) = torch.autograd.grad(losses.sum(), copied)
     return grad.norm(dim=2).unflatten(1, (rows, batch))
-
-
-def _run(layer: Recurrent, xs: Tensor, state: object, need_output: bool = True) -> tuple[Tensor, object]:
-    """The layer, time first whatever its own habit is."""
-    if layer.batch_first:
-        output, state = layer(xs.transpose(0, 1), state, need_output=need_output)
-        return (None if output is None else output.transpose(0, 1)), state  # type: ignore[return-value]
-    return layer(xs, state, need_output=need_output)
-
-
-def _repeated(state: object, rows: int) -> object:
-    """(layers, batch, size) to (layers, rows · batch, size), entry by entry."""
-    if isinstance(state, Tensor):
-        return state.detach().unsqueeze(1).expand(-1, rows, -1, -1).flatten(1, 2)
-    return tuple(_repeated(entry, rows) for entry in state)  # type: ignore[attr-defined]

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from holdfast.cells import LSTMCell
-from holdfast.errors import DTypeError, SettingError
+from holdfast.errors import DTypeError, NoBoundError, SettingError
 from holdfast.stability.contraction import check_input_bound
-from holdfast.stability.slopes import NoBoundError
 
 __all__ = ["stable_lstm"]
 

@@ -6,7 +6,7 @@
     ‖Δ‖_v = max_l Δ^l / v_l,  λ = max_l (M v)_l / v_l                                    (4) one rate for the stack
 
 Δ^l is how far two states of layer l lie apart, o^l the same of its outputs; λ, L, c, d are those of ``StepBounds``. If
-all λ_l < 1, M^k vanishes, whatever the gains between layers. For (4), v = 1 serves if the largest row sum of M is at
+all λ_l < 1, M^k vanishes for any gains between layers. For (4), v = 1 is taken if the largest row sum of M is at
 most (1 + max λ_l) / 2, the middle between the slowest layer and 1; else v is chosen to make it just that. If a layer
 does not contract, v = 1 and λ ≥ 1. With one layer all this is S4's own: M = λ.
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 
 from holdfast.cells import Cell
-from holdfast.errors import DTypeError, SettingError
+from holdfast.errors import DTypeError, SettingError, positive_number
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import contraction_rate
 from holdfast.stability.step import Region, StepBounds, state_norm, step_bounds
@@ -90,8 +90,7 @@ class Stack:
 
     def horizon(self, eps: float, readout: float = 1.0) -> int | None:
         """The least k of at least 1 with ``readout`` · output_gap(k) ≤ ε; None if no k is proved to do."""
-        if not (eps > 0 and math.isfinite(eps)):
-            raise SettingError(f"horizon expects eps to be positive and finite, got {eps}.")
+        positive_number("horizon", "eps", eps)
         if not math.isfinite(self.output_gap(1)):
             return None
         low, high = 0, 1  # the gap falls with k, since M r ≤ r

@@ -1,4 +1,4 @@
-"""Everything that the theorems ask of one step: Lipschitz and smoothness constants, of a cell or of a set of weights.
+"""All that the theorems need of one step: Lipschitz and smoothness constants, of a cell or of a set of weights.
 
     h₊ = α φ(z) + β h,  z = U h + W x + b                                                  (1) all cells but LSTM, GRU
     λ = α L u + β,  L_x = α L ‖W‖₂,  u = ‖U‖₂                                              (2)
@@ -8,13 +8,20 @@
     β_wh² = β_hw² = (α L ℓ + α S u ℓ R)² + (α S u)² (B² + 1) + α'² (L u + c)² + β'²        (6) conditions 2, 3
     β_ww = ‖[[α (S ρ² + L s R), α' L ρ, 0], [·, α'' A, 0], [·, ·, β'' R]]‖₂                (7) condition 1
     ρ² = ℓ² R² + B² + 1
+    ‖dU‖₂ ≤ ℓ ‖dθ‖,  ‖d²U‖₂ ≤ s ‖dθ‖²,  θ the parameters behind U                          (8)
 
-w holds U (or the parameters behind it, with ℓ and s of forms.py), W, b and the gates' logits, and has the Euclidean
-length. The ones under the roots are the bias's; α', α'', β', β'' are derivatives in the logits; both are missing where
-the cell has none. c is 2 or 1 with the clip β ≤ 1 - c α, which makes β_ww and β_hw infinite, else 0. L, S and M are in
-slopes.py; LSTM and GRU in gated.py.
+    U itself                    ℓ = 1     s = 0
+    k rotations                 √k        k       each turns by its own angles
+    exponential of a skew A     1         1
+    scaled Cayley               2         4       2 (I + A)⁻¹ - I, and ‖(I + A)⁻¹‖ ≤ 1
+    reflections                 ∞         ∞       a short v turns fast
 
-Source: S4, A.2 and A.3.1, for tanh; the rest and all proofs: docs/theory/s4-stability.md.
+w holds U (or the parameters behind it), W, b and the gates' logits, with the Euclidean length. The ones under the roots
+belong to the bias; α', α'', β', β'' are derivatives in the logits; a cell without bias or gates has neither. c is 2 or
+1 with the clip β ≤ 1 - c α, which makes β_ww and β_hw infinite, else 0. L, S and M are in cells/nonlinearity.py; LSTM
+and GRU are in gated.py.
+
+Source: S4, A.2 and A.3.1, for tanh; the rest and all proofs, also of (8): docs/theory/s4-stability.md.
 """
 
 from __future__ import annotations
@@ -26,16 +33,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, RNNCell
-from holdfast.errors import SettingError
+from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, StepForm, step_form
+from holdfast.cells.exprnn import modrelu
+from holdfast.cells.nonlinearity import name_of, slopes
+from holdfast.constraints.gates import ScalarGates
+from holdfast.constraints.orthogonal import RotationProduct, ScaledCayley, SkewExponential
+from holdfast.errors import NoBoundError, SettingError
 from holdfast.linalg.norms import spectral_norm
 from holdfast.stability.contraction import check_input_bound, contraction_rate, input_box
-from holdfast.stability.forms import Form, form_of
 from holdfast.stability.gated import Jet, gru_step, lstm_step
-from holdfast.stability.slopes import NoBoundError
 from holdfast.types import State
 
-__all__ = ["Region", "Smoothness", "StepBounds", "norm_of", "state_norm", "step_bounds"]
+__all__ = ["Region", "Smoothness", "StepBounds", "norm_of", "state_norm", "step_bounds", "times"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Smoothness:
-    """L_w, β_ww, β_wh, β_hw and β_hh of S4's A.2; infinity where there is none.
+    """L_w, β_ww, β_wh, β_hw and β_hh of S4's A.2; infinity if there is no such constant.
 
     Args:
         weights: L_w, how far a change of w moves the next state.
@@ -82,7 +91,7 @@ class Smoothness:
 
 @dataclass(frozen=True)
 class StepBounds:
-    """What one step of a cell can do, in ``norm``.
+    """Bounds on one step of a cell, in ``norm``.
 
     Args:
         cell: the cell's name.
@@ -90,9 +99,9 @@ class StepBounds:
         rate: λ.
         input_lipschitz: L_x.
         rest: ‖f(0, 0)‖.
-        state_bound: R, what ‖h_t‖ never passes; infinity if nothing is known.
+        state_bound: R ≥ ‖h_t‖ at every step; infinity if nothing is known.
         output_lipschitz, direct_lipschitz: of the output in the state and in the input; 1 and 0 if the output is h.
-        output_bound: what the output's norm never passes.
+        output_bound: the largest norm of an output.
         smoothness: the constants for training.
         caveat: why some of these are infinite, or "".
 
@@ -133,10 +142,10 @@ def step_bounds(
 
     Args:
         cell: a certified cell.
-        input_bound: B ≥ ‖x_t‖; without it, what depends on the inputs is infinite (LSTM, GRU: an error).
+        input_bound: B ≥ ‖x_t‖; without it, bounds that depend on the inputs are infinite (LSTM, GRU: an error).
         input_norm: the norm of that, "l2" or "linf".
         start: ‖h_0‖, if the cell does not start at zero.
-        region: bound all weights of it, not only those that the cell has; for ``RNNCell`` and ``LinearCell``.
+        region: bound all weights in it, not only the cell's own; for ``RNNCell`` and ``LinearCell``.
 
     Example:
         >>> from holdfast import RNNCell
@@ -148,11 +157,16 @@ def step_bounds(
         input_bound = check_input_bound(input_bound, input_norm)
     if isinstance(cell, LSTMCell | GRUCell):
         return _gated_bounds(cell, input_bound, input_norm, start, region)
-    contraction_rate(cell)  # says so if the cell is not certified
+    rate, form = contraction_rate(cell), step_form(cell)  # the first raises if the cell is not certified
+    if form is None:
+        raise NoBoundError(
+            f"{type(cell).__name__} has a contraction rate but no other constants; register its form with "
+            "holdfast.cells.step_form.register."
+        )
     length = math.inf if input_bound is None else input_bound
     if input_norm == "linf":
         length *= math.sqrt(cell.input_size)
-    return _form_bounds(cell, form_of(cell), length, start, region)
+    return _form_bounds(cell, form, rate, length, start, region)
 
 
 def norm_of(cell: Cell) -> str:
@@ -161,64 +175,108 @@ def norm_of(cell: Cell) -> str:
 
 
 def state_norm(cell: Cell, state: State) -> Tensor:
-    """The norm of each sample's state, entries (batch, size) to (batch,), without an output that is not fed back."""
+    """The norm of each sample's state, entries (batch, size) to (batch,), without an output that is not fed back.
+
+    Example:
+        >>> from holdfast import LSTMCell, RNNCell
+        >>> h, c = torch.tensor([[3.0, 4.0]]), torch.tensor([[-6.0, 0.0]])
+        >>> state_norm(RNNCell(1, 2), (h,)), state_norm(LSTMCell(1, 2), (h, c))  # Euclidean, and the largest entry
+        (tensor([5.]), tensor([6.]))
+    """
     entries = state[-1:] if isinstance(cell, LinearCell) else state
     if norm_of(cell) == "linf":
         return torch.stack([entry.abs().amax(dim=1) for entry in entries]).amax(dim=0)
     return torch.stack([entry.norm(dim=1) for entry in entries]).norm(dim=0)
 
 
-def _form_bounds(cell: Cell, form: Form, B: float, start: float, region: Region | None) -> StepBounds:
-    L, S, u, rest = form.slopes.lipschitz, form.slopes.smoothness, form.u, form.rest
-    weight_norm, n, has_bias = _norm(form.weight_ih), cell.hidden_size, form.bias is not None
-    bias_norm = 0.0 if form.bias is None else form.bias.detach().double().norm().item()
-    rate = contraction_rate(cell)
+def _form_bounds(cell: Cell, form: StepForm, rate: float, B: float, start: float, region: Region | None) -> StepBounds:
+    known, n, has_bias = slopes(form.phi), cell.hidden_size, form.bias is not None
+    L, S, u, weight_norm = form.lipschitz, known.smoothness, form.spectral_norm, _norm(form.weight_ih)
+    bias = torch.zeros(n, dtype=torch.float64) if form.bias is None else form.bias.detach().double().cpu()
+    bias_norm, (alpha, beta), (turn, bend) = bias.norm().item(), form.gate_values, _turn_and_bend(form)
+    rest = 0.0 if form.phi is modrelu else alpha * form.phi(bias).detach().norm().item()
     if region is not None:
-        if not isinstance(cell, RNNCell | LinearCell):
+        if not form.free:
             raise NoBoundError(
                 f"A region bounds RNNCell and LinearCell, whose stable weights form a convex set; "
                 f"{type(cell).__name__} has other parameters."
             )
         u, weight_norm, bias_norm = region.recurrent, region.input, region.bias if has_bias else 0.0
-        rate, rest = L * u, L * bias_norm + math.sqrt(n) * form.slopes.at_zero
-    alpha, beta, (alpha_1, alpha_2), (beta_1, beta_2) = form.alpha, form.beta, form.alpha_slopes, form.beta_slopes
+        rate, rest = L * u, L * bias_norm + math.sqrt(n) * known.at_zero
+    trained = form.gates if isinstance(form.gates, ScalarGates) else None
+    (alpha_1, alpha_2), (beta_1, beta_2) = (_logistic(gate if trained else 0.0) for gate in (alpha, beta))
+    clip = 0 if trained is None else {"2alpha": 2, "alpha": 1, None: 0}[trained.clip]
     input_lipschitz = alpha * L * weight_norm if rate < math.inf else math.inf  # (2)
-    cap = alpha * math.sqrt(n) * form.slopes.sup / (1 - beta) if beta < 1 else math.inf
-    R = min(cap, (rest + _times(input_lipschitz, B)) / (1 - rate) if rate < 1 else math.inf)  # (3)
+    cap = alpha * math.sqrt(n) * known.sup / (1 - beta) if beta < 1 else math.inf
+    R = min(cap, (rest + times(input_lipschitz, B)) / (1 - rate) if rate < 1 else math.inf)  # (3)
     R = max(R, start)
-    inside = _times(u, R) + _times(weight_norm, B) + bias_norm  # ‖z‖
-    size = min(math.sqrt(n) * form.slopes.sup, math.sqrt(n) * form.slopes.at_zero + L * inside)  # A
+    inside = times(u, R) + times(weight_norm, B) + bias_norm  # ‖z‖
+    size = min(math.sqrt(n) * known.sup, math.sqrt(n) * known.at_zero + times(L, inside))  # A
     ones = float(has_bias)
-    rho_sq = _times(form.turn, form.turn, R, R) + B * B + ones
+    rho_sq = times(turn, turn, R, R) + B * B + ones
     mixed = math.sqrt(
-        (_times(alpha, L, form.turn) + _times(alpha, S, u, form.turn, R)) ** 2
-        + _times(_times(alpha, S, u) ** 2, B * B + ones)
-        + (alpha_1 * (L * u + form.clip)) ** 2
+        (times(alpha, L, turn) + times(alpha, S, u, turn, R)) ** 2
+        + times(times(alpha, S, u) ** 2, B * B + ones)
+        + times(alpha_1, L * u + clip) ** 2
         + beta_1**2
     )  # (6)
     smoothness = Smoothness(
         weights=math.sqrt(
-            (alpha * L) ** 2 * rho_sq + _times(alpha_1, size + form.clip * R) ** 2 + _times(beta_1, R) ** 2
+            (alpha * L) ** 2 * rho_sq + times(alpha_1, size + times(clip, R)) ** 2 + times(beta_1, R) ** 2
         ),  # (4)
         ww=math.inf
-        if form.clip
+        if clip
         else _largest_eigenvalue(
-            alpha * (_times(S, rho_sq) + _times(L, form.bend, R)),
-            _times(alpha_1, L, math.sqrt(rho_sq)),
-            _times(alpha_2, size),
-            _times(beta_2, R),
+            alpha * (times(S, rho_sq) + times(L, bend, R)),
+            times(alpha_1, L, math.sqrt(rho_sq)),
+            times(alpha_2, size),
+            times(beta_2, R),
         ),  # (7)
         wh=mixed,
-        hw=math.inf if form.clip else mixed,
-        hh=_times(alpha, S, u, u),  # (5)
+        hw=math.inf if clip else mixed,
+        hh=times(alpha, S, u, u),  # (5)
     )
     out, direct, output_bound = 1.0, 0.0, R
-    if isinstance(cell, LinearCell) and cell.weight_ho is not None:
-        out, direct = _norm(cell.weight_ho), 0.0 if cell.weight_io is None else _norm(cell.weight_io)
-        output_bound = _times(out, R) + _times(direct, B)
+    if form.weight_ho is not None:
+        out, direct = _norm(form.weight_ho), 0.0 if form.weight_io is None else _norm(form.weight_io)
+        output_bound = times(out, R) + times(direct, B)
     return StepBounds(
-        type(cell).__name__, "l2", rate, input_lipschitz, rest, R, out, direct, output_bound, smoothness, form.caveat
-    )
+        type(cell).__name__, "l2", rate, input_lipschitz, rest, R, out, direct, output_bound, smoothness,
+        _caveat(form, turn, clip),
+    )  # fmt: skip
+
+
+def _turn_and_bend(form: StepForm) -> tuple[float, float]:
+    """ℓ and s of (8)."""
+    match form.recurrent:
+        case Tensor():
+            return 1.0, 0.0
+        case RotationProduct(sublayers=k):
+            return math.sqrt(k), float(k)
+        case SkewExponential():
+            return 1.0, 1.0
+        case ScaledCayley():
+            return 2.0, 4.0
+    return math.inf, math.inf
+
+
+def _caveat(form: StepForm, turn: float, clip: int) -> str:
+    """Why some constants are infinite, or ""."""
+    reasons = []
+    if turn == math.inf:
+        reasons.append(f"{type(form.recurrent).__name__} has no Lipschitz constant in its parameters")
+    if clip:
+        reasons.append(f"the clip β ≤ 1 - {'2' if clip == 2 else ''}α has a kink")
+    if form.lipschitz == math.inf:
+        reasons.append("modrelu with a positive bias jumps at zero")
+    elif slopes(form.phi).smoothness == math.inf:
+        reasons.append(f"φ = {name_of(form.phi)} has a kink")
+    return "; ".join(reasons)
+
+
+def _logistic(gate: float) -> tuple[float, float]:
+    """σ' and |σ''| where σ takes the value ``gate``."""
+    return gate * (1 - gate), abs(gate * (1 - gate) * (1 - 2 * gate))
 
 
 def _gated_bounds(
@@ -226,7 +284,7 @@ def _gated_bounds(
 ) -> StepBounds:
     name, box = type(cell).__name__, input_box(cell, input_bound, input_norm)
     if start > 0 or region is not None:
-        reason = "starts away from zero" if start > 0 else "is asked about over a region of weights"
+        reason = "starts away from zero" if start > 0 else "has a region of weights"
         raise NoBoundError(f"{name} is certified at its weights and for states reached from zero; this one {reason}.")
     step = lstm_step if isinstance(cell, LSTMCell) else gru_step
     jets: tuple[Jet, ...] = _tuple(step(cell, box))  # type: ignore[arg-type]
@@ -245,8 +303,8 @@ def _gated_bounds(
     )  # fmt: skip
 
 
-def _times(*factors: float) -> float:
-    """The product, 0 if a factor is: what is multiplied by nothing need not be bounded."""
+def times(*factors: float) -> float:
+    """The product; 0 if a factor is 0, even if another is infinite."""
     return 0.0 if 0.0 in factors else math.prod(factors)
 
 

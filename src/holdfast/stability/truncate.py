@@ -1,11 +1,11 @@
-"""A stable recurrence as a feed-forward network: every output from the last k inputs alone.
+"""A stable recurrence as a feed-forward network: every output is computed from the last k inputs alone.
 
-    h_t^k = f(h_{t-1}^k, x_t),  h_{t-k}^k = 0                                      (1) S4 (3): k inputs an output
+    h_t^k = f(h_{t-1}^k, x_t),  h_{t-k}^k = 0                                      (1) S4 (3): k inputs per output
     ‖y_t - y_t^k‖ ≤ L_f (M^k r)_m                                                  (2) Proposition 1: stack.py
 
 All positions are independent, so they are computed side by side, as samples of a batch: windows (k, positions · batch,
-features) that are views of the drive, which is made once. Positions come in chunks that fit the cache; in training,
-where windows overlap much, a chunk keeps its inputs only and is computed again on the way back.
+features) that are views of the drive, which is computed once. Positions come in chunks that fit the cache; in training,
+where windows overlap a lot, a chunk keeps only its inputs and is recomputed in the backward pass.
 
 ``stride=s`` starts a window every s steps instead of every step, and reads its last s outputs: an output then depends
 on the last k to k + s - 1 inputs, never on fewer, so that (2) holds as it is, and costs (k + s - 1)/s steps, not k.
@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from holdfast.cells import Cell
 from holdfast.engine import scan
-from holdfast.errors import DTypeError, SettingError
+from holdfast.errors import DTypeError, NoBoundError, SettingError, positive_number, positive_size
 from holdfast.layers import Recurrent
 from holdfast.stability.assumptions import readout_lipschitz
 from holdfast.stability.certificate import no_horizon
 from holdfast.stability.observed import time_first
-from holdfast.stability.slopes import NoBoundError
 from holdfast.stability.stack import as_layer, stack_bounds
 from holdfast.stability.windows import Driven, Recomputed, Windows
 from holdfast.types import State
@@ -48,7 +47,7 @@ def truncate(
     readout: nn.Linear | Tensor | float | None = None,
     stride: int = 1,
 ) -> Truncated:
-    """The model with a memory of k inputs, sharing its weights; k given, or such that outputs are off by at most ε.
+    """The model with a memory of k inputs, sharing its weights. Give k, or the largest output error ε allowed.
 
     Law: the output at t does not depend on inputs before t - k + 1 (t - k - stride + 2), and is at most ``error_bound``
     from the model's. With k at least as long as the sequence the two are the same.
@@ -59,7 +58,7 @@ def truncate(
         eps: instead of k: the error allowed in what is read, in the Euclidean norm.
         input_bound, input_norm: the largest ‖x_t‖, and its norm; for ``eps`` and ``error_bound``.
         readout: what is read from the outputs, as in ``certificate``; for ``eps`` and ``error_bound``.
-        stride: s; 1 is (1) to the letter, k or more is faster than the recurrence.
+        stride: s; 1 is (1) exactly, k or more is faster than the recurrence.
 
     Example:
         >>> from holdfast import SGORNN
@@ -71,10 +70,9 @@ def truncate(
     """
     layer = as_layer(model, "truncate")
     if (k is None) == (eps is None):
-        raise SettingError(f"truncate expects k or eps, one of them, got k={k}, eps={eps}.")
+        raise SettingError(f"truncate expects either k or eps, got k={k}, eps={eps}; give exactly one.")
     if eps is not None:
-        if not (eps > 0 and math.isfinite(eps)):
-            raise SettingError(f"truncate expects eps to be positive and finite, got {eps}.")
+        positive_number("truncate", "eps", eps)
         stack = stack_bounds(layer, input_bound, input_norm=input_norm)
         gain = readout_lipschitz(readout, stack.layers[-1].norm, layer.cells[-1].state_sizes[0])
         k = stack.horizon(eps, gain)
@@ -84,7 +82,7 @@ def truncate(
 
 
 class Truncated(nn.Module):
-    """What ``truncate`` returns: called as the layer is, ``(input) → (output, h_n)``, started as it is, always.
+    """What ``truncate`` returns. Call it as the layer, ``(input) → (output, h_n)``; it starts where the layer starts.
 
     Args:
         layer: the layer, whose weights it shares: training one trains the other.
@@ -108,12 +106,10 @@ class Truncated(nn.Module):
         readout: nn.Linear | Tensor | float | None = None,
     ):
         super().__init__()
-        for name, value in (("k", k), ("stride", stride)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise SettingError(f"truncate expects {name} to be a whole number of at least 1, got {value!r}.")
-        self.layer, self.k, self.stride = layer, k, stride
+        self.k, self.stride = positive_size("truncate", "k", k), positive_size("truncate", "stride", stride)
+        self.layer = layer
         self.input_bound, self.input_norm = input_bound, input_norm
-        # In a tuple and a list, modules are held without being ours: their weights are counted where they belong.
+        # Modules in a tuple or list are not submodules: their weights are counted where they belong.
         self._read, self._driven = (readout,), [Driven(layer.cells[0])]
 
     @property
@@ -129,7 +125,9 @@ class Truncated(nn.Module):
     def forward(self, input: Tensor, h_0: None = None, *, need_output: bool = True) -> tuple[Any, Any]:
         """Outputs at every step, and the state after the last, of its window."""
         if h_0 is not None:
-            raise SettingError("Truncated starts every window at the layer's own start and takes no h_0.")
+            raise SettingError(
+                "Truncated expects no h_0, since every window starts at the layer's own start; leave it out."
+            )
         if not isinstance(input, Tensor):
             raise DTypeError(f"Truncated expects a tensor, got {type(input).__name__}; pad a PackedSequence first.")
         xs = time_first(self.layer, input, "Truncated")
@@ -142,22 +140,23 @@ class Truncated(nn.Module):
         return output, last[0] if len(last) == 1 else last
 
     def stream(self, batch: int = 1) -> Any:
-        """The same, one input at a time: see ``Stream``."""
-        from holdfast.stability.stream import Stream
+        """The same, one input at a time: see ``TruncatedStream``."""
+        from holdfast.stability.stream import TruncatedStream
 
-        return Stream(self, batch)
+        return TruncatedStream(self, batch)
 
     def _last_state(self, xs: Tensor) -> State:
-        """Entries (layers, batch, size) after the window that ends with the sequence."""
+        """The state, entries (layers, batch, size), after the window that ends the sequence."""
         steps, length = len(xs), self.k + self.stride - 1
         begin = 0 if steps <= length else -(-(steps - length) // self.stride) * self.stride
-        _, states = self._run(self.layer.cells, xs[begin:], self._start(xs.shape[1]), need_output=False)
-        return tuple(torch.stack(entries) for entries in zip(*states, strict=True))
+        start = self.layer.initial_state(xs.shape[1], xs)
+        return self.layer.through_layers(xs[begin:], start, need_output=False)[1]
 
     def _outputs(self, xs: Tensor) -> Tensor:
         steps, batch = xs.shape[:2]
         length, s = self.k + self.stride - 1, self.stride
-        head, _ = self._run(self.layer.cells, xs[:length], self._start(batch))  # the first window: all of its outputs
+        start = self.layer.initial_state(batch, xs)
+        head, _ = self.layer.through_layers(xs[:length], start)  # the first window: all its outputs
         assert head is not None
         if steps <= length:
             return head
@@ -169,7 +168,7 @@ class Truncated(nn.Module):
             count = min(fitting, windows + 1 - first)
             size = (count - 1) * s + length
             chunk = xs[first * s : first * s + size]
-            if len(chunk) < size:  # the last window may reach beyond the end; what it makes of that is cut off
+            if len(chunk) < size:  # the last window may extend beyond the end; its surplus outputs are cut off
                 chunk = nn.functional.pad(chunk, (0, 0, 0, 0, 0, size - len(chunk)))
             parts.append(self._chunk(chunk, count))
         return torch.cat(parts)[:steps]
@@ -180,41 +179,26 @@ class Truncated(nn.Module):
         def run(xs: Tensor) -> Tensor:
             length, s, batch = self.k + self.stride - 1, self.stride, xs.shape[1]
             source = Windows.apply(self.layer.cells[0].drive(xs), length, s, count)  # (length, count · batch, drive)
-            cells = self._driven + self.layer.cells[1:]
-            outputs, _ = self._run(cells, source, self._start(count * batch), burn=self.k - 1)
+            start = self.layer.initial_state(count * batch, xs)
+            outputs, _ = self.layer.through_layers(source, start, run=self._run_row)
             assert outputs is not None
             return outputs.unflatten(1, (count, batch)).transpose(0, 1).flatten(0, 1)
 
         weights = [weight for weight in self.layer.parameters() if weight.requires_grad]
         dropped = self.layer.dropout and self.layer.training and self.layer.num_layers > 1
-        small = self.k <= 3 * self.stride  # what is kept is at most four times what the recurrence would keep
+        small = self.k <= 3 * self.stride  # memory is at most four times that of the recurrence
         if not torch.is_grad_enabled() or small or dropped or not (weights or xs.requires_grad):
-            return run(xs)  # with dropout a second run would draw other units
+            return run(xs)  # with dropout a second run would drop other units
         return Recomputed.apply(run, xs, *weights)
 
-    def _start(self, batch: int) -> list[State]:
-        """Where every window starts: the layer's zeros, or what it has learned."""
-        entries = self.layer.initial_state(batch, self.layer.cells[0].example_weight())
-        return [tuple(entry[row] for entry in entries) for row in range(self.layer.num_layers)]
-
-    def _run(
-        self, cells: list[Any], xs: Tensor, start: list[State], *, burn: int = 0, need_output: bool = True
-    ) -> tuple[Tensor | None, list[State]]:
-        """All layers over ``xs``; without the outputs of the first ``burn`` steps."""
-        output, states = None, []
-        backend, last = self.layer.backend, len(cells) - 1
-        for i, (cell, state) in enumerate(zip(cells, start, strict=True)):
-            if i == last and burn:
-                _, state = scan(cell, xs[:burn], state, need_output=False, backend=backend)
-                xs = xs[burn:]
-            output, state = scan(cell, xs, state, need_output=need_output or i < last, backend=backend)
-            states.append(state)
-            if i < last:
-                assert output is not None
-                xs = output
-                if self.layer.dropout:
-                    xs = nn.functional.dropout(xs, self.layer.dropout, self.layer.training)
-        return output, states
+    def _run_row(self, row: int, xs: Tensor, state: State, **settings: Any) -> tuple[Tensor | None, State]:
+        """One layer over windows. The first reads a ready drive; the last gives no output for the first k - 1 steps."""
+        backend = self.layer.backend
+        cell = self._driven[0] if row == 0 else self.layer.cells[row]
+        if row + 1 == self.layer.num_layers and self.k > 1:
+            _, state = scan(cell, xs[: self.k - 1], state, need_output=False, backend=backend)
+            xs = xs[self.k - 1 :]
+        return scan(cell, xs, state, backend=backend, **settings)
 
     def extra_repr(self) -> str:
         return f"k={self.k}" + (f", stride={self.stride}" if self.stride > 1 else "")

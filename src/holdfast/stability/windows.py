@@ -1,8 +1,8 @@
-"""Windows over a sequence as one batch, and what makes them cheap: views, a shared drive, and recomputation.
+"""Windows over a sequence as one batch, kept cheap by views, a shared drive and recomputation.
 
     windows[j, c · batch + b] = drive[c · stride + j, b],   j < length, c < count                  (1)
 
-The gradient of (1) adds each window's share back to its place: ``length`` additions of whole blocks.
+The gradient of (1) adds the windows back in place: ``length`` additions of whole blocks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Driven", "Recomputed", "Windows"]
 
 
 class Driven(Cell):
-    """A cell whose drive has been made already: its input is the drive.
+    """A cell whose input is the drive itself, computed beforehand.
 
     Example:
         >>> from holdfast import RNNCell, scan
@@ -72,9 +72,9 @@ class Windows(torch.autograd.Function):
 
 
 class Recomputed(torch.autograd.Function):
-    """``run(xs)``, of which only ``xs`` is kept: backward runs it again. ``weights`` are all else that has a gradient.
+    """``run(xs)`` that keeps only ``xs``: backward runs it again. ``weights``: all other tensors with a gradient.
 
-    ``torch.utils.checkpoint`` does the same, but its hooks stand in the way of a fused scan's first trace.
+    ``torch.utils.checkpoint`` does the same, but its hooks interfere with the first trace of a fused scan.
     """
 
     @staticmethod

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.optim import kappa_first, kappa_second, network_of
+from holdfast.optim import kappa_first, kappa_second, path_network
 from holdfast.studies.config import overridden
 from holdfast.studies.options import checked
 from holdfast.studies.procedures import columns, procedure, train
@@ -52,7 +52,7 @@ def kappa_ratio(
     spec = Spec(words, words, "cross_entropy", "perplexity", tokens=True, every_step=True)
     begin = time.perf_counter()
     model = build(structured(Network, table.get("cell", {}), label, "cell"), spec)
-    network = network_of(model)
+    network = path_network(model)
     recurrent = [layer.weight_hh for layer in network.layers]
     rows = []
     for steps in options["steps"]:

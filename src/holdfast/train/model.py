@@ -214,7 +214,7 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
         network.layers,
         bidirectional=network.bidirectional,
         dropout=network.dropout,
-        initial_state=start if isinstance(start, str) else holdfast.Random(start),
+        initial_state=start if isinstance(start, str) else holdfast.RandomStart(start),
         **options,
     )
     if network.context is not None:

@@ -54,7 +54,7 @@ class BirdNetwork(nn.Module):
         hidden_size: int = 256,
         layers: int = 2,
         *,
-        initial_state: str | holdfast.Random = "zeros",
+        initial_state: str | holdfast.RandomStart = "zeros",
         maps: int = 96,
         dropout: float = 0.25,
     ):
@@ -123,7 +123,7 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         task.spec.input_size,
         network.hidden_size,
         network.layers,
-        initial_state=start if isinstance(start, str) else holdfast.Random(start),
+        initial_state=start if isinstance(start, str) else holdfast.RandomStart(start),
         **asked,
     )
     found = measured_run(folder, lambda: fit(model, task, settings.training, folder, progress=progress, label=label))
