@@ -102,8 +102,8 @@ def test_wrong_usage_is_exit_code_two(command):
 def test_an_error_is_one_sentence_and_debug_shows_where_it_comes_from(command, here):
     ran = command("evaluate", "nothing")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err == "holdfast evaluate: nothing holds no run: there is no settings.json in it.\n"
-    with pytest.raises(ValueError, match="holds no run"):
+    assert ran.err == "holdfast evaluate: nothing is not a run folder: it has no settings.json.\n"
+    with pytest.raises(ValueError, match="is not a run folder"):
         command("evaluate", "nothing", "--debug")
 
 

@@ -62,11 +62,11 @@ def test_what_cannot_be_studied_is_said(command, studies):
     (studies / "bad.toml").write_text("title = 'Bad'\ncolour = 'red'\n")
     (studies / "odd.toml").write_bytes(b"\xff\xfe")
     for words, said in {
-        ("study", "run", "s9/none"): "No study 's9/none'",
+        ("study", "run", "s9/none"): "There is no study 's9/none'",
         ("study", "run", "bad.toml"): "unknown key 'colour'",
-        ("study", "run", "odd.toml"): "UTF-8",
+        ("study", "run", "odd.toml"): "utf-8",
         ("study", "run", "s3/tiny", "--scale", "huge"): "no scale 'huge'; known: smoke, small",
-        ("study", "run", "s3/tiny", "--only", "b"): "no run 'b'",
+        ("study", "run", "s3/tiny", "--only", "b"): "--only b matches no run",
         ("sweep", "bad.toml"): "unknown key 'colour'",
         ("sweep", "s3/tiny", "--storage", "nosuch://host/db"): "nosuch",
         ("sweep", "s3/tiny", "--scale", "huge"): "no scale 'huge'",
@@ -133,4 +133,4 @@ def test_layers_are_timed_against_torchs(command):
     assert timed["sgornn"]["ratios"]["torch.nn.LSTM"] == pytest.approx(ratio)
     bad = command("bench", "--cell", "lsmt")
     assert bad.code == 1
-    assert "bench knows the layers" in bad.err
+    assert "unknown cell 'lsmt'; known: exprnn" in bad.err

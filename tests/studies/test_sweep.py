@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointError, ConfigError, Interrupted, SettingError
-from holdfast.studies.config import Study, load_study
 from holdfast.studies.search import Objective, Range, read_search
+from holdfast.studies.study import Study, load_study
 from holdfast.studies.sweep import _storage, sweep
 from holdfast.train import checkpoint
 
@@ -250,9 +250,9 @@ def test_other_ranges_in_the_same_storage_are_refused(tmp_path):
         ({**RANGES, "train.lr": {"low": 0, "high": 1, "log": True}}, "low above 0"),
         ({**RANGES, "train.lr": {"low": 0}}, "low and high, or choices"),
         ({**RANGES, "train.lr": {"low": 0, "high": 1, "choices": [1]}}, "not both"),
-        ({**RANGES, "train.lr": 0.1}, "sweep.train.lr expects a table"),
+        ({**RANGES, "train.lr": 0.1}, "sweep.train.lr must be a table"),
         ({**RANGES, "train.rate": {"low": 0.1, "high": 1}}, "unknown key 'rate' in train"),
-        ({**RANGES, "train.lr": {"low": -1, "high": 1}}, "lr above 0"),
+        ({**RANGES, "train.lr": {"low": -1, "high": 1}}, "lr must be greater than 0"),
         ({**RANGES, "cell.name": {"choices": ["rnn", "rnm"]}}, "unknown cell 'rnm'"),
         ({**RANGES, "objective": {"metric": "test.mse"}}, "train.evaluate_on has validation"),
         ({**RANGES, "objective": {"metric": "validation.accuracy"}}, "addition has loss, mse"),

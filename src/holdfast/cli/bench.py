@@ -37,8 +37,8 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
     """Time forward and backward through every layer but RRNN's against torch.nn's, on this machine."""
-    from holdfast.studies.environment import environment
-    from holdfast.studies.speed import PEERS, TIMED, time_layers
+    from holdfast.runs.environment import environment
+    from holdfast.runs.speed import PEERS, TIMED, time_layers
 
     sizes = {"steps": steps, "batch": batch, "hidden": hidden, "inputs": inputs}
     timings = time_layers(cell or TIMED, **sizes, rounds=rounds)

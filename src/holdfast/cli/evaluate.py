@@ -57,7 +57,7 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
 ) -> None:
     """Score a trained run on a split of its task, or on a new file."""
-    from holdfast.studies.apply import evaluate_run
+    from holdfast.runs.apply import evaluate_run
 
     scored = evaluate_run(run, split, data=data, which=which_of(which))  # type: ignore[arg-type]
     if as_json:

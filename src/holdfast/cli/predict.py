@@ -31,7 +31,7 @@ def predict(
     which: Which = "best",
 ) -> None:
     """Write a row a sequence: the class and the probability of each, or numbers in the units of the training file."""
-    from holdfast.studies.apply import predict_run
+    from holdfast.runs.apply import predict_run
 
     predicted = predict_run(run, data, out, which=which_of(which))  # type: ignore[arg-type]
     show(f"{predicted.sequences:,} sequences, columns {', '.join(predicted.columns)}: {predicted.path}")

@@ -27,7 +27,7 @@ def resume(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Go on with a run, to the same weights as if it had never stopped."""
-    from holdfast.studies.run import resume_run
+    from holdfast.runs.train import resume_run
 
     outcome = resume_run(run, progress=not quiet, devices=devices)
     if as_json:

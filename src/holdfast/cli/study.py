@@ -31,7 +31,7 @@ Name = typer.Argument(help="A study's name, such as s3/addition, or a TOML file.
 @verb(app, "list", "holdfast study list", "holdfast study list --json")
 def list_(root: Root = Path("studies"), as_json: Json = False) -> None:
     """The studies there are, their sources and their scales."""
-    from holdfast.studies.config import find_studies, load_study
+    from holdfast.studies.study import find_studies, load_study
 
     found = [load_study(path, root) for path in find_studies(root)]
     if as_json:
@@ -77,8 +77,8 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
     """Run what of a study has not been run at a scale, and write its report. Killed, the same command goes on."""
-    from holdfast.studies.config import find_study
-    from holdfast.studies.study import result_folder, run_study
+    from holdfast.studies.run import result_folder, run_study
+    from holdfast.studies.study import find_study
 
     found = find_study(study, root)
     run_study(found, scale, results, runs=runs, only=only or None, progress=not quiet)
@@ -95,10 +95,10 @@ def report(
 ) -> None:
     """Claim, paper's number, ours, and whether it is met: of all studies, or the whole page of one."""
     from holdfast.errors import ConfigError
-    from holdfast.studies.config import find_studies, find_study, load_study
     from holdfast.studies.report import overview, overview_table, write_report
     from holdfast.studies.result import read_result
-    from holdfast.studies.study import result_folder
+    from holdfast.studies.run import result_folder
+    from holdfast.studies.study import find_studies, find_study, load_study
 
     if study is None:
         if scale is not None:

@@ -54,7 +54,7 @@ def sweep(
     The same command again goes on to the total, or joins in from another terminal or machine. A killed worker's trial
     is taken up again, from its last checkpoint.
     """
-    from holdfast.studies.config import find_study
+    from holdfast.studies.study import find_study
     from holdfast.studies.sweep import sweep as search
 
     if sampler not in ("tpe", "random"):

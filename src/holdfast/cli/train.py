@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +15,8 @@ from holdfast.cli._verb import ExitCode, is_main_process, say, verb
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.studies.compare import Comparison
-    from holdfast.studies.config import RunSettings
+    from holdfast.runs.compare import Comparison
+    from holdfast.runs.request import Chosen
 
 __all__ = ["register"]
 
@@ -108,7 +109,7 @@ def train(
 
     Ctrl-C saves and says how to go on; a killed run goes on too, with [bold]holdfast resume RUN[/bold].
     """
-    from holdfast.studies.request import Request, choose
+    from holdfast.runs.request import Request, choose
 
     if updates is not None and epochs is not None:
         raise typer.BadParameter("how long is told in updates or in epochs, not in both.", param_hint="--epochs")
@@ -130,22 +131,21 @@ def train(
     for sentence in chosen.choices:
         say(sentence)
     if len(chosen.settings) == 1:
-        _one(chosen.settings[0], run, devices, quiet, as_json)
+        _one(chosen, run, devices, quiet, as_json)
     elif devices > 1:
-        raise ConfigError("--devices shares the batches of one cell; train several cells one command after the other.")
+        raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
-        _several(chosen.settings, run, figure, quiet, as_json)
+        _several(chosen, run, figure, quiet, as_json)
 
 
-def _one(settings: RunSettings, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
-    import dataclasses
+def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
+    from holdfast.runs.train import train_run
 
-    from holdfast.studies.run import train_run
-
+    settings, task = chosen.settings[0], chosen.tasks[0]
     name = settings.network.name
     folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
     say(f"Run folder: {folder}")
-    outcome = train_run(settings, folder, progress=not quiet, devices=devices, label=name)
+    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name)
     if as_json:
         show_json({"folder": str(folder), **dataclasses.asdict(outcome)})
         return
@@ -169,16 +169,13 @@ def ending(folder: str, outcome: Any) -> str:
     )
 
 
-def _several(
-    settings: tuple[RunSettings, ...], run: Path | None, figure: Path | None, quiet: bool, as_json: bool
-) -> None:
-    import dataclasses
+def _several(chosen: Chosen, run: Path | None, figure: Path | None, quiet: bool, as_json: bool) -> None:
+    from holdfast.runs.compare import compare
 
-    from holdfast.studies.compare import compare
-
+    settings = chosen.settings
     folder = _folder(run, f"{settings[0].task_name}-{'-'.join(one.network.name for one in settings)}")
     say(f"Run folders below {folder}")
-    comparison = compare(settings, folder, figure=figure, progress=not quiet)
+    comparison = compare(settings, folder, tasks=chosen.tasks, figure=figure, progress=not quiet)
     if as_json:
         show_json(dataclasses.asdict(comparison))
     else:

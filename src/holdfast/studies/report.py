@@ -9,9 +9,9 @@ from pathlib import Path
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
 from holdfast.studies.claims import Judged, judge, shown, summary
-from holdfast.studies.config import Run, Study
 from holdfast.studies.figures import draw_all
 from holdfast.studies.result import SeedResult, StudyResult, read_result
+from holdfast.studies.study import Run, Study, settings_digest
 
 __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
 
@@ -25,7 +25,7 @@ def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()
         figures: picture files to link, beside the page.
 
     Example:
-        >>> from holdfast.studies.config import Scale
+        >>> from holdfast.studies.study import Scale
         >>> study = Study("Tiny", source="S3, §3.1", run=(Run("a"),), scale={"small": Scale()}, name="s3/tiny")
         >>> print(report(study, StudyResult("s3/tiny", "small")).splitlines()[0])
         # Tiny
@@ -82,7 +82,7 @@ def overview(studies: Iterable[Study], results: str | Path = "results") -> list[
     """A row a claim: each study at the largest scale that has a result; scales are in the file's order, small first.
 
     Example:
-        >>> from holdfast.studies.config import Claim, Scale
+        >>> from holdfast.studies.study import Claim, Scale
         >>> claim = Claim("it has 1,411 parameters", run="a", metric="parameters", equals=1411, paper="1,411")
         >>> study = Study("Tiny", run=(Run("a"),), scale={"small": Scale()}, claim=(claim,), name="s3/tiny")
         >>> [(row.claim, row.status) for row in overview([study], "no-such-folder")]
@@ -213,8 +213,6 @@ def _ended(study: Study, result: StudyResult) -> str:
 
 
 def _setting(study: Study, result: StudyResult) -> str:
-    from holdfast.studies.study import settings_digest  # which writes reports, and so imports this
-
     lines = [f"- {sentence}" for sentence in dict.fromkeys(it.environment.sentence for it in result.results)]
     dates = sorted({entry.date for entry in result.results})
     if dates:

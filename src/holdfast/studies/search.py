@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, SettingError
-from holdfast.studies.config import Study
-from holdfast.studies.schema import structured
+from holdfast.runs.schema import structured
+from holdfast.studies.study import Study
 from holdfast.train.metrics import HIGHER_IS_BETTER
 
 if TYPE_CHECKING:

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, DivergedError, HoldfastError, MissingExtraError, SettingError, ShapeError
 from holdfast.files import write_atomically
-from holdfast.studies.config import Study, overridden, run_settings
-from holdfast.studies.run import train_run
+from holdfast.runs.settings import overridden, run_settings
+from holdfast.runs.train import train_run
 from holdfast.studies.search import Search, read_search
+from holdfast.studies.study import Study
 from holdfast.train.log import read_log
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
     g = ∇ Σ ℓ / n,   w ← optimiser(w, clip(g)),   n over the whole batch of all processes        (1)
 
 A run is a function of its settings: batch u is drawn from (seed, u), so what a checkpoint must hold is the weights, the
-optimiser, the generators, a carried state and a few counters. Killed at any moment, a run goes on from its last
-checkpoint, makes the same updates again and ends with the same bits.
+optimiser, the generators, a carried state and a few counters. Killed at any moment, a run resumes from its last
+checkpoint, repeats the same updates and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -35,7 +35,7 @@ from holdfast.train.progress import Progress, make_progress
 from holdfast.train.settings import Training
 from holdfast.types import State
 
-__all__ = ["Outcome", "evaluate", "fit", "predict", "run_lengths"]
+__all__ = ["Outcome", "ended", "evaluate", "fit", "predict", "read_outcome", "run_lengths"]
 
 
 class Task(Protocol):
@@ -98,12 +98,13 @@ def fit(
     training: Training,
     folder: Path | str,
     *,
-    progress: bool | Progress = True,
+    progress: bool = True,
     label: str = "training",
+    watch: Callable[[int], None] | None = None,
     devices: int = 1,
     accelerator: str = "cpu",
 ) -> Outcome:
-    """Train ``model`` on ``task``, or go on where the run in ``folder`` was left.
+    """Train ``model`` on ``task``, or resume the run in ``folder``.
 
     Args:
         model: ``(inputs, lengths, state) -> (answers, state)``, such as ``SequenceModel``; trained in place. What its
@@ -111,10 +112,11 @@ def fit(
             before every update.
         task: where batches come from.
         training: the settings.
-        folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run goes on; if
-            it holds an outcome that is returned.
-        progress: True for a bar (or lines, without a terminal), False for silence, or an object of your own.
+        folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run resumes; if
+            it holds an outcome, that is returned.
+        progress: show a bar, or lines without a terminal.
         label: what the bar says.
+        watch: called after every update with the number of updates made.
         devices, accelerator: as Lightning Fabric knows them. Under ``torchrun`` the processes are taken from it.
 
     Returns:
@@ -129,10 +131,11 @@ def fit(
     Example:
         >>> import tempfile
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, validation=64).load()
         >>> training = Training(updates=20, batch=16, evaluate_every=10)
-        >>> outcome = fit(build(Network("sgornn", 8), task.spec), task, training, tempfile.mkdtemp(), progress=False)
+        >>> model = build(ModelSettings("sgornn", 8), task.spec)
+        >>> outcome = fit(model, task, training, tempfile.mkdtemp(), progress=False)
         >>> outcome.status, outcome.updates
         ('finished', 20)
     """
@@ -143,12 +146,44 @@ def fit(
         raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
     fabric = _fabric(devices, accelerator)
     with _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
-        run = _Run(fabric, model, task, training, folder)
-        if (outcome := run.ended()) is not None:
+        run = _Run(fabric, model, task, training, folder, watch)
+        if (outcome := ended(folder)) is not None:
             return outcome
-        shown = progress if not isinstance(progress, bool) else make_progress(label, progress and fabric.is_global_zero)
+        shown = make_progress(label, progress and fabric.is_global_zero)
         with _signals() as caught:
             return run.through(shown, caught)
+
+
+def ended(folder: Path | str) -> Outcome | None:
+    """The outcome of the run in ``folder``, or None if it has not ended.
+
+    Raises:
+        DivergedError: it diverged, with the reason it gave then.
+
+    Example:
+        >>> ended("no-such-run") is None
+        True
+    """
+    outcome = read_outcome(folder)
+    if outcome is not None and outcome.status == "diverged":
+        raise DivergedError(outcome.reason)
+    return outcome
+
+
+def read_outcome(folder: Path | str) -> Outcome | None:
+    """The outcome of the run in ``folder``, whatever it is, or None if it has not ended.
+
+    Example:
+        >>> read_outcome("no-such-run") is None
+        True
+    """
+    path = Path(folder) / "outcome.json"
+    if not path.exists():
+        return None
+    try:
+        return Outcome(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); delete it to resume from the last checkpoint.") from None
 
 
 class _Records:
@@ -170,15 +205,16 @@ class _Records:
 class _Run:
     """One run in one process: built from the settings or from its checkpoint, then taken through its updates."""
 
-    def __init__(self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path):
-        self.fabric, self.task, self.training, self.folder = fabric, task, training, folder
+    def __init__(
+        self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path,
+        watch: Callable[[int], None] | None,
+    ):  # fmt: skip
+        self.fabric, self.task, self.training, self.folder, self.watch = fabric, task, training, folder, watch
         self.spec = task.spec
         self.raw = model
         self._check_settings()
         self.updates, self.every = run_lengths(task, training)
-        self.monitor = training.monitor or (
-            "validation" if "validation" in training.evaluate_on else training.evaluate_on[0]
-        )
+        self.monitor = training.monitored
         plain = build_optimiser(training.optimiser, model, training.lr, training.options)
         wrapped, self.optimiser = fabric.setup(model, plain)
         # alone there is nothing to gather, and Fabric's wrapper costs a percent of a small model's update
@@ -196,16 +232,22 @@ class _Run:
         training, spec = self.training, self.spec
         for split in training.evaluate_on:
             if split not in spec.splits:
-                raise SettingError(f"The task has the splits {', '.join(spec.splits)}; evaluate_on asks for {split!r}.")
+                raise SettingError(
+                    f"evaluate_on must name splits of the task ({', '.join(spec.splits)}), got {split!r}."
+                )
         if training.batch % self.fabric.world_size:
-            raise SettingError(f"A batch of {training.batch} cannot be shared by {self.fabric.world_size} processes.")
+            raise SettingError(
+                f"batch must be a multiple of the {self.fabric.world_size} processes, got {training.batch}."
+            )
         if training.carry_state and not spec.contiguous:
             raise SettingError(
-                'carry_state needs batches that go on from each other, such as a text with protocol = "stream".'
+                'carry_state needs a task whose batches continue each other, such as a text with protocol = "stream".'
             )
         both = getattr(getattr(self.raw, "rnn", None), "bidirectional", False)
         if both and (training.carry_state or training.truncation):
-            raise SettingError("A bidirectional layer reads a sequence whole: no truncation, no carried state.")
+            raise SettingError(
+                "A bidirectional layer reads whole sequences; set truncation = None and carry_state = False."
+            )
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -227,15 +269,16 @@ class _Run:
 
     def _loop(self, progress: Progress, caught: list[int], clock: Clock) -> str:
         """Update, evaluate, save; return why it stopped early, or nothing."""
-        at, main, saved = self.position, self.fabric.is_global_zero, time.monotonic()
+        at, training, main, saved = self.position, self.training, self.fabric.is_global_zero, time.monotonic()
         records = _Records(self.folder, at, clock) if main else None
         progress.start(self.updates, at.update)
         self.raw.train()
         while True:
-            if at.update > at.evaluated and (at.update % self.every == 0 or at.update >= self.updates):
+            late = training.seconds is not None and self._agreed([1] if clock.seconds >= training.seconds else [])
+            if at.update > at.evaluated and (late or at.update % self.every == 0 or at.update >= self.updates):
                 self._evaluate(records)
                 progress.evaluated(at.update, self._score())
-            reason = self._reason_to_stop()
+            reason = f"The {training.seconds:g} seconds of training are over." if late else self._reason_to_stop()
             if at.update >= self.updates or reason:
                 break
             if stop := self._agreed(caught):
@@ -245,10 +288,12 @@ class _Run:
                     f"holdfast resume {self.folder}",
                     stop,
                 )
-            if self._agreed([1] if time.monotonic() - saved >= self.training.checkpoint_seconds else []):
+            if self._agreed([1] if time.monotonic() - saved >= training.checkpoint_seconds else []):
                 self._save()
                 saved = time.monotonic()
             progress.update(at.update + 1, *self._update())
+            if self.watch is not None:
+                self.watch(at.update)
         self._save()
         if records is not None:
             records.close()
@@ -342,10 +387,11 @@ class _Run:
     def _reason_to_stop(self) -> str:
         at, training = self.position, self.training
         if training.patience is not None and at.waited >= training.patience:
-            return f"No better {self.spec.metric} for {at.waited} evaluations; best {at.best:.6g} at {at.best_update}."
+            best = f"the best is {at.best:.6g}, at update {at.best_update}"
+            return f"No better {self.spec.metric} in {at.waited} evaluations; {best}."
         goal = training.stop_at
         if goal is not None and at.best is not None and not better(self.spec.metric, goal, at.best):
-            return f"The {self.spec.metric} reached {at.best:.6g}; {goal:g} was asked for."
+            return f"The {self.spec.metric} reached {at.best:.6g}, and stop_at is {goal:g}."
         return ""
 
     def _score(self) -> str:
@@ -394,7 +440,8 @@ class _Run:
             position, processes, optimiser = _Position(**tree["position"]), tree["processes"], tree["optimiser"]
             if len(processes) != self.fabric.world_size:
                 raise SettingError(
-                    f"The run in {self.folder} was made by {len(processes)} processes; go on with as many."
+                    f"The run in {self.folder} was saved by {len(processes)} processes, not {self.fabric.world_size}; "
+                    f"resume it with --devices {len(processes)}."
                 )
             checkpoint.load_model_(self.raw, path)
             self.optimiser.load_state_dict(optimiser)
@@ -404,19 +451,6 @@ class _Run:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
             raise CheckpointError(f"{path} does not fit this run: {error}.") from None
-
-    def ended(self) -> Outcome | None:
-        """The outcome of a run that ended before; one that diverged says so again."""
-        path = self.folder / "outcome.json"
-        if not path.exists():
-            return None
-        try:
-            outcome = Outcome(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove it to go on from the checkpoint.") from None
-        if outcome.status == "diverged":
-            raise DivergedError(outcome.reason)
-        return outcome
 
     def _end(self, status: Literal["finished", "stopped", "diverged"], reason: str, clock: Clock) -> Outcome:
         at = self.position
@@ -461,9 +495,9 @@ def evaluate(
 
     Example:
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, test=100).load()
-        >>> sorted(evaluate(build(Network("sgornn", 8), task.spec), task, "test"))
+        >>> sorted(evaluate(build(ModelSettings("sgornn", 8), task.spec), task, "test"))
         ['loss', 'mse']
     """
     carry_state = carry_state and task.spec.contiguous
@@ -490,9 +524,9 @@ def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]
 
     Example:
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, test=100).load()
-        >>> next(predict(build(Network("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
+        >>> next(predict(build(ModelSettings("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
         torch.Size([50, 1])
     """
     training = model.training
@@ -516,7 +550,9 @@ def run_lengths(task: Task, training: Training) -> tuple[int, int]:
     if training.updates is not None:
         updates = training.updates
     elif epoch is None:
-        raise SettingError("This task draws new sequences for ever and has no epochs: give updates.")
+        raise SettingError(
+            "This task generates new sequences without end, so it has no epochs; set updates instead of epochs."
+        )
     else:
         updates = max(1, round((training.epochs or 0) * epoch))
     every = training.evaluate_every or epoch or max(1, updates // 50)
@@ -530,7 +566,7 @@ def _pieces(batch: Any, truncation: int | None, every_step: bool) -> Iterator[tu
         yield batch, True
         return
     if batch.lengths is not None and not every_step:
-        raise SettingError("truncation needs sequences of one length where the answer comes at the end.")
+        raise SettingError("truncation needs sequences of equal length when a sequence has a single target.")
     for begin in range(0, steps, truncation):
         end = min(begin + truncation, steps)
         targets = batch.targets[begin:end] if every_step else batch.targets
@@ -561,7 +597,9 @@ def _only_run_in(folder: Path) -> Iterator[None]:
         try:
             held.enter_context(alone_in(folder))
         except BlockingIOError:
-            raise CheckpointError(f"Another process trains in {folder}: let it end, or give another folder.") from None
+            raise CheckpointError(
+                f"Another process is training in {folder}; wait for it, or choose another folder."
+            ) from None
         yield
 
 
