@@ -9,8 +9,8 @@ from holdfast.runs import measured
 from holdfast.runs.measured import Measured
 from holdfast.studies import procedures
 from holdfast.studies.procedures import PROCEDURES, procedure
-from holdfast.studies.result import read_result
-from holdfast.studies.run import result_folder, run_study
+from holdfast.studies.result import read_result, result_folder
+from holdfast.studies.run import run_study
 from holdfast.studies.study import load_study, settings_digest
 
 
@@ -40,7 +40,7 @@ def test_a_study_runs_every_run_seed_and_value_once_and_only_once(tiny, places, 
         ("sgornn", 0), ("sgornn", 1), ("fastrnn", 3), ("exploding", 0), ("exploding", 1),
     ]  # fmt: skip
     assert len(counted) == 6  # fastrnn twice: two values of its try
-    folder = result_folder(study, "small", places["results"])
+    folder = result_folder(study.name, "small", places["results"])
     assert read_result(folder / "result.json") == result
     assert {path.name for path in folder.iterdir()} == {"result.json", "report.md", "figure-1.png"}
     assert run_study(study, "small", **places) == result
@@ -83,7 +83,7 @@ def test_a_killed_study_uses_what_is_done(tiny, places, counted, monkeypatch):
     monkeypatch.setitem(PROCEDURES, "train", stopped)
     with pytest.raises(Interrupted, match=r"To resume the study: holdfast study run s0/tiny --scale small"):
         run_study(study, "small", **places)
-    kept = read_result(result_folder(study, "small", places["results"]) / "result.json")
+    kept = read_result(result_folder(study.name, "small", places["results"]) / "result.json")
     assert kept is not None
     assert [(it.run, it.seed) for it in kept.results] == [("sgornn", 0), ("sgornn", 1)]
     monkeypatch.setitem(PROCEDURES, "train", train)
@@ -98,7 +98,7 @@ def test_a_killed_study_uses_what_is_done(tiny, places, counted, monkeypatch):
 def test_a_lost_result_is_put_together_from_the_runs(tiny, places, counted):
     study = load_study(tiny)
     first = run_study(study, "smoke", **places)
-    (result_folder(study, "smoke", places["results"]) / "result.json").unlink()
+    (result_folder(study.name, "smoke", places["results"]) / "result.json").unlink()
     assert run_study(study, "smoke", **places) == first
     assert len(counted) == 1
 
@@ -159,7 +159,7 @@ def test_divergence_before_anything_was_written_is_not_hidden(tiny, places, monk
 def test_a_damaged_result_is_named(tiny, places):
     study = load_study(tiny)
     run_study(study, "smoke", **places)
-    path = result_folder(study, "smoke", places["results"]) / "result.json"
+    path = result_folder(study.name, "smoke", places["results"]) / "result.json"
     whole = path.read_text()
     path.write_text(whole[:100])
     with pytest.raises(ConfigError, match=r"result.json is not valid JSON"):

@@ -8,8 +8,8 @@ from holdfast.studies import s5 as s5
 from holdfast.studies.claims import Judged, judge
 from holdfast.studies.procedures import PROCEDURES, procedure
 from holdfast.studies.report import overview, overview_table, report, write_report
-from holdfast.studies.result import StudyResult, read_result
-from holdfast.studies.run import result_folder, run_study
+from holdfast.studies.result import StudyResult, read_result, result_folder
+from holdfast.studies.run import run_study
 from holdfast.studies.study import Claim, Figure, Run, Scale, Study, find_studies, find_study, load_study
 
 __all__ = [

@@ -10,7 +10,7 @@ from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
 from holdfast.studies.claims import Judged, judge, shown, summary
 from holdfast.studies.figures import draw_all
-from holdfast.studies.result import SeedResult, StudyResult, read_result
+from holdfast.studies.result import SeedResult, StudyResult, read_result, result_folder
 from holdfast.studies.study import Run, Study, settings_digest
 
 __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
@@ -78,8 +78,8 @@ class Row:
     status: str
 
 
-def overview(studies: Iterable[Study], results: str | Path = "results") -> list[Row]:
-    """A row a claim: each study at the largest scale that has a result; scales are in the file's order, small first.
+def overview(studies: Iterable[Study], results: str | Path | None = None) -> list[Row]:
+    """One row per claim: each study at its largest scale with a result; scales are in the file's order, small first.
 
     Example:
         >>> from holdfast.studies.study import Claim, Scale
@@ -90,7 +90,8 @@ def overview(studies: Iterable[Study], results: str | Path = "results") -> list[
     """
     rows = []
     for study in studies:
-        at = [(name, read_result(Path(results) / study.name / name / "result.json")) for name in study.scale]
+        folders = {name: result_folder(study.name, name, results) for name in study.scale}
+        at = [(name, read_result(folder / "result.json")) for name, folder in folders.items()]
         there = [(name, result) for name, result in at if result is not None and name != "smoke"]
         scale, result = there[-1] if there else ("", None)
         for judged in judge(study, result, scale):

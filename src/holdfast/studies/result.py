@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.files import write_atomically
+from holdfast.files import shipped_folder, write_atomically
 from holdfast.runs.environment import Environment
 from holdfast.runs.measured import Measured
 from holdfast.runs.schema import read_file, structured, table_of
 
-__all__ = ["Attempt", "SeedResult", "StudyResult", "read_result", "write_result"]
+__all__ = ["Attempt", "SeedResult", "StudyResult", "read_result", "result_folder", "write_result"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +79,22 @@ class StudyResult:
     def values(self, run: str, metric: str, pick: str = "best") -> list[float | None]:
         """A metric of a run, one value per seed."""
         return [result.value(metric, pick) for result in self.of(run)]
+
+
+def result_folder(study: str, scale: str, results: str | Path | None = None) -> Path:
+    """The folder with the result of a study at a scale.
+
+    Args:
+        study, scale: their names.
+        results: of all studies. None: ``results`` in the current folder if it has this one, else those that come with
+            Holdfast.
+
+    Example:
+        >>> result_folder("s3/tiny", "small", "results").as_posix()
+        'results/s3/tiny/small'
+    """
+    here = Path(results or "results") / study / scale
+    return here if results is not None or here.is_dir() else shipped_folder("results") / study / scale
 
 
 def read_result(path: str | Path) -> StudyResult | None:

@@ -22,7 +22,7 @@ from holdfast.studies.report import write_report
 from holdfast.studies.result import Attempt, SeedResult, StudyResult, read_result, write_result
 from holdfast.studies.study import Run, Study, attempt_digest, settings_digest
 
-__all__ = ["result_folder", "run_study"]
+__all__ = ["run_study"]
 
 
 def run_study(
@@ -47,7 +47,7 @@ def run_study(
     Raises:
         Interrupted: SIGINT or SIGTERM came. The same call resumes.
     """
-    folder, work = result_folder(study, scale, results), Path(runs) / study.name / scale
+    folder, work = Path(results) / study.name / scale, Path(runs) / study.name / scale
     chosen, known = _chosen(study, scale, only), _known(study, scale, folder)
     try:
         for run in chosen:
@@ -62,16 +62,6 @@ def run_study(
     _copy_pictures(study, scale, chosen, folder, work)
     write_report(study, result, folder)
     return result
-
-
-def result_folder(study: Study, scale: str, results: str | Path = "results") -> Path:
-    """Where the result of a study at a scale is.
-
-    Example:
-        >>> result_folder(Study("Tiny", name="s3/tiny"), "small").as_posix()
-        'results/s3/tiny/small'
-    """
-    return Path(results) / study.name / scale
 
 
 def _copy_pictures(study: Study, scale: str, runs: Sequence[Run], folder: Path, work: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.errors import ConfigError, SettingError
+from holdfast.files import shipped_folder
 from holdfast.runs.schema import UNWRITTEN, key, listed, read_file, structured
 from holdfast.runs.settings import merged, overridden, run_settings
 from holdfast.studies.procedures import PROCEDURES
@@ -37,6 +38,7 @@ __all__ = [
     "find_study",
     "load_study",
     "settings_digest",
+    "studies_folder",
 ]
 
 
@@ -375,25 +377,38 @@ def load_study(path: str | Path, root: str | Path | None = None) -> Study:
     return study
 
 
-def find_studies(root: str | Path = "studies") -> list[Path]:
-    """The study files below a folder, sorted; none if the folder is not there.
+def studies_folder(root: str | Path | None = None) -> Path:
+    """``root``, or ``studies`` in the current folder, or the studies that come with Holdfast.
+
+    Example:
+        >>> studies_folder("mine").name
+        'mine'
+    """
+    if root is not None:
+        return Path(root)
+    return here if (here := Path("studies")).is_dir() else shipped_folder("studies")
+
+
+def find_studies(root: str | Path | None = None) -> list[Path]:
+    """The study files in ``studies_folder(root)`` and below, sorted.
 
     Example:
         >>> find_studies("no-such-folder")
         []
     """
-    return sorted(path for path in Path(root).rglob("*.toml") if path.is_file())
+    return sorted(path for path in studies_folder(root).rglob("*.toml") if path.is_file())
 
 
-def find_study(name: str, root: str | Path = "studies") -> Study:
-    """The study of that name below ``root``, or in the file of that path.
+def find_study(name: str, root: str | Path | None = None) -> Study:
+    """The study of that name in ``studies_folder(root)``, or in the file of that path.
 
     Example:
         >>> find_study("s9/nothing", "no-such-folder")
         Traceback (most recent call last):
         holdfast.errors.ConfigError: There is no study 's9/nothing' in no-such-folder, and no such file; known: none.
     """
-    if (inside := Path(root) / f"{name}.toml").is_file():
+    root = studies_folder(root)
+    if (inside := root / f"{name}.toml").is_file():
         return load_study(inside, root)
     if (path := Path(name)).suffix == ".toml" and path.is_file():
         return load_study(path)
