@@ -47,24 +47,14 @@ def among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def studies(incomplete: str) -> list[str]:
-    """Completion of a study's name.
-
-    Example:
-        >>> studies("no-such-study")
-        []
-    """
+    """Completion of a study's name."""
     root = here if (here := Path("studies")).is_dir() else shipped_folder("studies")
     names = (path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.toml"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def runs(incomplete: str) -> list[str]:
-    """Completion of a run's folder: those below ``runs``, and those below the folder that is being typed.
-
-    Example:
-        >>> runs("no-such-folder/")
-        []
-    """
+    """Completion of a run folder: those in ``runs``, and those in the folder being typed."""
     below = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
     found = {
         path.parent.as_posix() for folder in below for path in folder.glob("**/settings.json") if folder != Path(".")

@@ -25,22 +25,12 @@ Which = Annotated[
 
 
 def study_name(help: str = "Name of a study, such as s3/addition, or a TOML file.") -> typer.models.ArgumentInfo:
-    """The argument that names a study.
-
-    Example:
-        >>> study_name().autocompletion is studies
-        True
-    """
+    """The argument that names a study."""
     return typer.Argument(help=help, autocompletion=studies)
 
 
 def chosen_from(known: tuple[str, ...], value: str, option: str) -> str:
-    """``value`` if it is one of the known ones, else a usage error.
-
-    Example:
-        >>> chosen_from(("best", "last"), "best", "--which")
-        'best'
-    """
+    """``value`` if it is one of the known ones, else a usage error."""
     if value not in known:
         raise typer.BadParameter(f"expected one of {', '.join(known)}; got {value!r}.", param_hint=option)
     return value

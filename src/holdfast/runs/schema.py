@@ -107,12 +107,7 @@ def read_file(path: str | Path, hint: str = "") -> dict[str, Any]:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as an error lists them.
-
-    Example:
-        >>> listed(["a", "b"]), listed([])
-        ('a, b', 'none')
-    """
+    """Names, as an error lists them."""
     return ", ".join(names) or "none"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import statistics
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from holdfast.runs.curves import Line, draw_lines
 from holdfast.runs.measured import Measured, difference
 from holdfast.studies.result import StudyResult
-from holdfast.studies.study import Figure, Run, Study
+from holdfast.studies.study import Figure, Run, Study, matches
 
 __all__ = ["draw", "draw_all"]
 
@@ -28,7 +27,7 @@ def draw_all(study: Study, result: StudyResult, folder: str | Path) -> list[Path
 
 def draw(study: Study, result: StudyResult, figure: Figure, path: str | Path) -> Path | None:
     """Draw one figure into a PNG file. None, and no file, if no run of it has a curve yet."""
-    runs = [(run, _band(run, result, figure)) for run in study.run if _shown(run, figure)]
+    runs = [(run, _band(run, result, figure)) for run in study.run if matches(run.name, figure.runs)]
     runs = [(run, band) for run, band in runs if band[0]]
     groups = len({run.group for run, _ in runs}) > 1
     lines = [
@@ -46,10 +45,6 @@ def draw(study: Study, result: StudyResult, figure: Figure, path: str | Path) ->
         y_limits=figure.y_limits,
         note=f"{study.name}: {result.scale}",
     )
-
-
-def _shown(run: Run, figure: Figure) -> bool:
-    return any(fnmatch.fnmatchcase(run.name, pattern) for pattern in figure.runs)
 
 
 def _band(run: Run, result: StudyResult, figure: Figure) -> tuple[list[float], list[float], list[float]]:

@@ -8,7 +8,6 @@ A finished run is never repeated. A finished attempt leaves ``measured.json`` in
 from __future__ import annotations
 
 import datetime
-import fnmatch
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from holdfast.runs.schema import listed, read_file, structured
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.report import write_report
 from holdfast.studies.result import Attempt, SeedResult, StudyResult, read_result, write_result
-from holdfast.studies.study import Run, Study, attempt_digest, settings_digest
+from holdfast.studies.study import Run, Study, attempt_digest, matches, settings_digest
 
 __all__ = ["run_study"]
 
@@ -159,7 +158,7 @@ def _read_measured(path: Path) -> Measured | None:
 def _chosen(study: Study, scale: str, only: Sequence[str] | None) -> tuple[Run, ...]:
     runs = study.runs_at(scale)
     for pattern in only or ():
-        if not fnmatch.filter([run.name for run in runs], pattern):
+        if not any(matches(run.name, (pattern,)) for run in runs):
             known = listed(run.name for run in runs)
             raise ConfigError(f"--only {pattern} matches no run of {study.name} at {scale}; known: {known}.")
-    return tuple(run for run in runs if only is None or any(fnmatch.fnmatchcase(run.name, it) for it in only))
+    return tuple(run for run in runs if only is None or matches(run.name, only))

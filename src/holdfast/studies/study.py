@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ __all__ = [
     "find_studies",
     "find_study",
     "load_study",
+    "matches",
     "settings_digest",
     "studies_folder",
 ]
@@ -108,8 +110,7 @@ class Run:
     paper: dict[str, float | str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
-            raise SettingError(f"name must consist of letters, digits, '.', '-' and '_'; got {self.name!r}.")
+        _check_name(self.name)
 
     @property
     def title(self) -> str:
@@ -134,9 +135,7 @@ class Each:
     tries: int | None = None
 
     def __post_init__(self) -> None:
-        if self.seeds is not None:
-            _check_seeds(self.seeds)
-        check_range(self, ("tries",), 1)
+        _check_layer(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,8 +161,7 @@ class Scale:
     note: str = ""
 
     def __post_init__(self) -> None:
-        _check_seeds(self.seeds)
-        check_range(self, ("tries",), 1)
+        _check_layer(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -239,8 +237,7 @@ class Figure:
     y_limits: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not _is_name(self.name):
-            raise SettingError(f"name must consist of letters, digits, '.', '-' and '_'; got {self.name!r}.")
+        _check_name(self.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -298,39 +295,37 @@ class Study:
 
     def runs_at(self, scale: str) -> tuple[Run, ...]:
         """The runs of a scale, in the file's order."""
-        return tuple(run for run in self.run if _matches(run.name, self.at(scale).runs))
+        return tuple(run for run in self.run if matches(run.name, self.at(scale).runs))
 
     def seeds(self, run: Run, scale: str) -> tuple[int, ...]:
         """The seeds of a run at a scale."""
-        own = [each.seeds for each in self._each(run, scale) if each.seeds is not None]
-        return own[-1] if own else self.at(scale).seeds
+        return [layer.seeds for layer in self._layers(run, scale) if layer.seeds is not None][-1]
 
     def values(self, run: Run, scale: str) -> tuple[Any, ...]:
         """The values of ``try`` that a scale allows; one None without a ``try``."""
-        if run.search is None:
-            return (None,)
-        limits = [each.tries for each in self._each(run, scale) if each.tries is not None]
-        return run.search.values[: limits[-1] if limits else self.at(scale).tries]
+        limits = [layer.tries for layer in self._layers(run, scale) if layer.tries is not None]
+        return (None,) if run.search is None else run.search.values[: limits[-1] if limits else None]
 
     def options(self, run: Run, scale: str) -> dict[str, Any]:
         """What a procedure gets besides the settings."""
-        options = merged(run.options, self.at(scale).options)
-        for each in self._each(run, scale):
-            options = merged(options, each.options)
-        return options
+        return functools.reduce(merged, (layer.options for layer in self._layers(run, scale)), run.options)
 
     def table(self, run: Run, scale: str, seed: int, value: Any = None) -> dict[str, Any]:
         """(1), as tables."""
-        table = overridden(self.defaults, run.set)
-        table = overridden(table, self.at(scale).set)
-        for each in self._each(run, scale):
-            table = overridden(table, each.set)
+        changes = [run.set, *(layer.set for layer in self._layers(run, scale))]
         if value is not None and run.search is not None:
-            table = overridden(table, {run.search.key: value})
+            changes.append({run.search.key: value})
+        table = functools.reduce(overridden, changes, self.defaults)
         return overridden(table, {"train.seed": seed}) if "train" in table or run.procedure == "train" else table
 
-    def _each(self, run: Run, scale: str) -> Iterator[Each]:
-        return (each for pattern, each in self.at(scale).each.items() if fnmatch.fnmatchcase(run.name, pattern))
+    def _layers(self, run: Run, scale: str) -> list[Scale | Each]:
+        """The scale and what it changes for this run; later ones win."""
+        return [self.at(scale), *(each for name, each in self.at(scale).each.items() if matches(run.name, (name,)))]
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a run's name is one of these names or patterns."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def settings_digest(study: Study, scale: str, run: Run, seed: int) -> str:
@@ -378,12 +373,7 @@ def load_study(path: str | Path, root: str | Path | None = None) -> Study:
 
 
 def studies_folder(root: str | Path | None = None) -> Path:
-    """``root``, or ``studies`` in the current folder, or the studies that come with Holdfast.
-
-    Example:
-        >>> studies_folder("mine").name
-        'mine'
-    """
+    """``root``, or ``studies`` in the current folder, or the studies that come with Holdfast."""
     if root is not None:
         return Path(root)
     return here if (here := Path("studies")).is_dir() else shipped_folder("studies")
@@ -440,14 +430,13 @@ def _name(path: Path, root: str | Path | None) -> str:
     return path.name
 
 
-def _check_seeds(seeds: tuple[int, ...]) -> None:
+def _check_layer(layer: Each | Scale) -> None:
+    check_range(layer, ("tries",), 1)
+    seeds = (0,) if layer.seeds is None else layer.seeds
     if not seeds or len(set(seeds)) < len(seeds) or not all(0 <= seed < 2**63 for seed in seeds):
         raise SettingError(f"seeds must be at least one number, each at least 0 and none twice; got {list(seeds)}.")
 
 
-def _matches(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _is_name(text: str) -> bool:
-    return bool(text) and text.strip(".") != "" and all(c.isalnum() or c in ".-_" for c in text)
+def _check_name(name: str) -> None:
+    if not name.strip(".") or not all(c.isalnum() or c in ".-_" for c in name):
+        raise SettingError(f"name must consist of letters, digits, '.', '-' and '_'; got {name!r}.")

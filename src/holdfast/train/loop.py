@@ -155,15 +155,7 @@ def fit(
 
 
 def ended(folder: Path | str) -> Outcome | None:
-    """The outcome of the run in ``folder``, or None if it has not ended.
-
-    Raises:
-        DivergedError: it diverged, with the reason it gave then.
-
-    Example:
-        >>> ended("no-such-run") is None
-        True
-    """
+    """The outcome of the run in ``folder``, or None if it has not ended; ``DivergedError`` if it diverged."""
     outcome = read_outcome(folder)
     if outcome is not None and outcome.status == "diverged":
         raise DivergedError(outcome.reason)
@@ -171,12 +163,7 @@ def ended(folder: Path | str) -> Outcome | None:
 
 
 def read_outcome(folder: Path | str) -> Outcome | None:
-    """The outcome of the run in ``folder``, whatever it is, or None if it has not ended.
-
-    Example:
-        >>> read_outcome("no-such-run") is None
-        True
-    """
+    """The outcome of the run in ``folder``, also of one that diverged, or None if it has not ended."""
     path = Path(folder) / "outcome.json"
     if not path.exists():
         return None
@@ -347,16 +334,9 @@ class _Run:
 
     def _evaluate(self, records: _Records | None) -> None:
         at, training, spec = self.position, self.training, self.spec
+        options = {"carry_state": training.carry_state, "fabric": self.fabric}
         at.last = {
-            split: evaluate(
-                self.raw,
-                self.task,
-                split,
-                training.batch,
-                carry_state=training.carry_state,
-                fabric=self.fabric,
-            )
-            for split in training.evaluate_on
+            split: evaluate(self.raw, self.task, split, training.batch, **options) for split in training.evaluate_on
         }
         at.evaluated = at.update
         epoch, made = self.task.epoch(training.batch), max(at.loss_count, 1)

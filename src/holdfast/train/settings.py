@@ -15,18 +15,9 @@ __all__ = ["LRSchedule", "ModelSettings", "Training", "check_range"]
 def check_range(
     made: Any, names: Iterable[str], low: float, high: float = math.inf, *, above: bool = False, below: bool = False
 ) -> None:
-    """Check numeric fields of a settings object: ``low <= value <= high``; None is always accepted.
+    """Check that these fields are finite and ``low <= value <= high``; ``above`` and ``below`` exclude the ends.
 
-    Args:
-        made: the object.
-        names: its fields to check.
-        low, high: the range; an infinite value or NaN is never in it.
-        above, below: exclude ``low``, or ``high``.
-
-    Example:
-        >>> check_range(LRSchedule(), ["patience"], 20)
-        Traceback (most recent call last):
-        holdfast.errors.SettingError: patience must be at least 20, got 10.
+    Fields that are not numbers, such as None, are left to the types.
     """
     for name in names:
         value = getattr(made, name)
