@@ -173,9 +173,9 @@ def test_padding_counts_for_nothing():
         ({"updates": None, "epochs": 2}, "has no epochs; set updates"),
         ({"evaluate_on": ("validatoin",)}, "evaluate_on must name splits of the task .*, got 'validatoin'"),
         ({"carry_state": True}, "carry_state needs a task"),
-        ({"optimiser": "adma"}, "knows the optimisers adagrad, adam"),
+        ({"optimiser": "adma"}, "unknown optimiser 'adma'; known: adagrad, adam"),
         ({"options": {"alpha": 0.9}}, "adam has no option 'alpha'; known: amsgrad, betas"),
-        ({"options": {"betas": 3}}, "adam refuses these options"),
+        ({"options": {"betas": 3}}, "adam cannot be made with these options"),
     ],
 )
 def test_impossible_settings_are_refused_with_what_is_known(settings, message, tmp_path):
@@ -219,6 +219,13 @@ def test_our_optimisers_train_and_go_on_from_a_checkpoint(name, tmp_path):
     one, other = (load(tmp_path / folder / "last.safetensors")["model"] for folder in ("stopped", "alone"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert (tmp_path / "stopped" / "log.jsonl").read_bytes() == (tmp_path / "alone" / "log.jsonl").read_bytes()
+
+
+def test_a_time_limit_stops_a_run_with_an_evaluation(tmp_path):
+    outcome = fit(*small(seconds=1e-9, evaluate_every=10), tmp_path, progress=False)
+    assert (outcome.status, outcome.updates, outcome.best_update) == ("stopped", 1, 1)
+    assert outcome.reason == "The 1e-09 seconds of training are over."
+    assert fit(*small(seconds=1e-9, evaluate_every=10), tmp_path, progress=False) == outcome
 
 
 def test_a_bidirectional_layer_is_not_truncated(tmp_path):

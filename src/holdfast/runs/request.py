@@ -20,7 +20,6 @@ from holdfast.tasks import TASKS, OwnData, OwnTask, Task
 __all__ = ["Chosen", "Request", "choose", "parse_setting"]
 
 OWN = next(name for name, kind in TASKS.items() if kind is OwnData)
-_LENGTHS = ("train.updates", "train.epochs")
 _UPDATES = 2000  # about what a small data set needs; but at least 10 epochs and at most 200
 
 
@@ -66,7 +65,7 @@ class Chosen:
 
 
 def choose(request: Request) -> Chosen:
-    """(1), for each cell that was asked for.
+    """(1), for each requested cell.
 
     Example:
         >>> changes = ("task.steps=50", "lstm:train.lr=0.01")
@@ -181,7 +180,7 @@ def _own_defaults(table: Mapping[str, Any], task: OwnTask) -> tuple[dict[str, An
         reasons.append(f"Batches of {changes['train.batch']} (--batch).")
     scalar = cell.get("name", "sgornn") == "sgornn"
     if "lr" not in train and "optimiser" not in train:
-        rate = 1e-2 if scalar else 5e-3  # few weights, each seen at every step, bear larger steps
+        rate = 1e-2 if scalar else 5e-3  # its few weights, each used at every step, allow larger steps
         changes |= {"train.optimiser": "adam", "train.lr": rate, "train.clip": 1.0}
         reasons.append(f"Adam with learning rate {rate:g}, gradients clipped at norm 1 (--optimiser, --lr, --clip).")
     if scalar and "gates" not in cell.get("options", {}):
@@ -217,7 +216,7 @@ def _dotted(table: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, part in table.items():
         flat |= {f"{name}.{key}": value for key, value in part.items()} if isinstance(part, Mapping) else {name: part}
-    return {key: value for key, value in flat.items() if value is not None or key not in _LENGTHS}
+    return {key: value for key, value in flat.items() if value is not None or key not in ("train.updates", "train.epochs")}
 
 
 def _toml_value(text: str) -> Any:

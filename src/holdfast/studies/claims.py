@@ -48,14 +48,14 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A claim beside what came out.
+    """A claim and its result.
 
     Args:
         claim: of the study.
-        status: what the table says.
+        status: the verdict.
         ours: the claim's number over seeds.
-        theirs: that of the run it is compared with, if it is.
-        scale: at which.
+        theirs: that of the run it is compared with, if any.
+        scale: of the result.
     """
 
     claim: Claim
@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def text(self) -> str:
-        """What came out, in the table."""
+        """The result, as in the table."""
         if self.status == "not run":
             return "not run"
         ours = self.ours.text(self.claim.metric)

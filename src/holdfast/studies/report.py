@@ -1,4 +1,4 @@
-"""A result beside what the paper printed, as Markdown. Misses stay in the table."""
+"""A result beside the paper's, as Markdown. Claims that are not met stay in the table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
 
 
 def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()) -> str:
-    """A page on a study at a scale: claims, runs, figures, and the setting they were measured in.
+    """The report of a study at a scale: claims, runs, figures, and where they were measured.
 
     Args:
-        study: what was asked.
-        result: what came out.
+        study: what was run.
+        result: its result.
         figures: picture files to link, beside the page.
 
     Example:
@@ -130,7 +130,7 @@ def _claims(judged: Sequence[Judged]) -> str:
 
 
 def _runs(study: Study, result: StudyResult) -> str:
-    """A row a run, those of a group together, in the file's order."""
+    """One row per run, in the file's order."""
     rows = []
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)

@@ -117,7 +117,7 @@ def fit(
         progress: show a bar, or lines without a terminal.
         label: what the bar says.
         watch: called after every update with the number of updates made.
-        devices, accelerator: as Lightning Fabric knows them. Under ``torchrun`` the processes are taken from it.
+        devices, accelerator: as in Lightning Fabric. Under ``torchrun`` its processes are used.
 
     Returns:
         The ``Outcome``, also in ``outcome.json``. The model ends with its last weights; ``best.safetensors`` has the
@@ -126,7 +126,7 @@ def fit(
     Raises:
         DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
         Interrupted: SIGINT or SIGTERM came; the run was saved.
-        CheckpointError: the folder cannot be written to, or another process trains in it.
+        CheckpointError: the folder cannot be written to, or another process is training in it.
 
     Example:
         >>> import tempfile
@@ -261,7 +261,8 @@ class _Run:
         progress.start(self.updates, at.update)
         self.raw.train()
         while True:
-            late = training.seconds is not None and self._agreed([1] if clock.seconds >= training.seconds else [])
+            limit = training.seconds if at.update else None
+            late = limit is not None and self._agreed([1] if clock.seconds >= limit else [])
             if at.update > at.evaluated and (late or at.update % self.every == 0 or at.update >= self.updates):
                 self._evaluate(records)
                 progress.evaluated(at.update, self._score())
@@ -292,11 +293,8 @@ class _Run:
         whole = self.task.train_batch(at.update, training.batch, training.seed)
         count = target_count(self.spec.loss, whole)
         world = self.fabric.world_size
-        batch = (
-            whole
-            if world == 1
-            else whole.rows(slice(self.fabric.global_rank, None, world), every_step=self.spec.every_step)
-        )
+        share = slice(self.fabric.global_rank, None, world)
+        batch = whole if world == 1 else whole.rows(share, every_step=self.spec.every_step)
         epoch = self.task.epoch(training.batch)
         if not training.carry_state or at.update % (epoch or 1) == 0:
             self.state = None
@@ -434,17 +432,8 @@ class _Run:
 
     def _end(self, status: Literal["finished", "stopped", "diverged"], reason: str, clock: Clock) -> Outcome:
         at = self.position
-        outcome = Outcome(
-            status,
-            reason,
-            at.update,
-            at.skipped,
-            at.best,
-            at.best_update,
-            at.last,
-            sum(weight.numel() for weight in self.weights),
-            round(clock.seconds, 3),
-        )
+        parameters, seconds = sum(weight.numel() for weight in self.weights), round(clock.seconds, 3)
+        outcome = Outcome(status, reason, at.update, at.skipped, at.best, at.best_update, at.last, parameters, seconds)
         if self.fabric.is_global_zero:
             write_atomically(self.folder / "outcome.json", json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")
         return outcome
@@ -500,7 +489,7 @@ def evaluate(
 
 @torch.no_grad()
 def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]:
-    """The answers of ``model``, batch by batch: numbers, or a score a class.
+    """The answers of ``model``, batch by batch: numbers, or one score per class.
 
     Example:
         >>> from holdfast.tasks import Addition

@@ -43,7 +43,7 @@ class ModelSettings:
         tied: the readout's weight is the embedding's.
         context: k: every output comes from the last k inputs alone, as ``holdfast.stability.truncate`` makes it; None:
             from all of them.
-        options: what only this cell knows: ``{"recurrent": "exp"}``, ``{"gates": {"clip": "2alpha", "horizon": 500}}``.
+        options: of this cell only: ``{"recurrent": "exp"}``, ``{"gates": {"clip": "2alpha", "horizon": 500}}``.
 
     Example:
         >>> ModelSettings("sgornn", 128).layers
@@ -130,7 +130,7 @@ class Training:
         schedule: of the learning rate.
         truncation: backpropagate through at most this many steps; a sequence is read in pieces of that length.
         carry_state: begin a batch with the last state of the one before (streams only; S3 does not, S4 does).
-        evaluate_every: updates between evaluations; None: once an epoch, or 50 times a run without epochs.
+        evaluate_every: updates between evaluations; None: once per epoch, or 50 times in a run without epochs.
         evaluate_on: splits to score at each evaluation.
         monitor: the split whose metric decides what is best, when to stop early and where a plateau is; None takes
             "validation" where it exists and is evaluated on, else the first of ``evaluate_on``.
