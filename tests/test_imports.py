@@ -1,4 +1,4 @@
-"""The direction of dependency: no package imports one to its right, nor a neighbour (CONTRIBUTING.md)."""
+"""The direction of dependency: no package imports one to its right, nor a neighbour."""
 
 import ast
 from pathlib import Path

@@ -152,7 +152,7 @@ def test_what_projects_is_checked_when_the_optimiser_is_made():
     with pytest.raises(SettingError, match=r"some of every, forget, input_bound, method, rate, region; got \{'rat'"):
         build_optimiser("sgd", layer, 0.1, {"project": {"rat": 0.5}})
     layer.rnn = holdfast.RNN(2, 3)
-    with pytest.raises(SettingError, match=r"region takes recurrent, input and bias"):
+    with pytest.raises(SettingError, match=r"region must be a table with recurrent, input and bias"):
         build_optimiser("sgd", layer, 0.1, {"project": {"region": {"u": 0.5}}})
     made = build_optimiser("adam", layer, 0.1, {"project": {"region": {"recurrent": 0.5, "input": 1.0}, "every": 2}})
     assert made.every == 2

@@ -130,7 +130,7 @@ _ADVICE = {
 
 
 def say(message: str) -> None:
-    """Print a message on stderr; only the first of several processes does."""
+    """Print for the person, not for the next program: on stderr, and by the first of several processes alone."""
     if is_main_process():
         typer.echo(message, err=True)
 

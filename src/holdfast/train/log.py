@@ -1,6 +1,6 @@
-"""A run's log: one JSON object per line, truncated to the last checkpoint when a run is resumed.
+"""A run's log: one JSON object a line, cut back to the last checkpoint when a run goes on.
 
-``log.jsonl`` is the same for every run of the same settings; ``times.jsonl`` holds the clock, which is not.
+``log.jsonl`` holds what is the same in every run of the same settings; ``times.jsonl`` holds the clock, which is not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Clock", "Log", "read_log"]
 
 
 class Log:
-    """Append to ``path``; ``position``, where the next line begins, is part of the checkpoint.
+    """Append to ``path``; ``position`` is where the next line begins, and belongs into the checkpoint.
 
     Example:
         >>> import tempfile
@@ -37,7 +37,7 @@ class Log:
         if size < position:
             raise CheckpointError(
                 f"{path} has {max(size, 0)} bytes, but the checkpoint beside it was made when it had {position}; "
-                "restore the file, or start a new run."
+                "put the file back, or start a new run."
             )
         os.truncate(path, position)  # what was written after the checkpoint is written again
 
@@ -84,7 +84,7 @@ class Clock:
 
 
 class Board:
-    """The log for TensorBoard, if it is installed."""
+    """TensorBoard's view of the log, where TensorBoard is installed; otherwise nothing."""
 
     def __init__(self, folder: Path, update: int):
         self.writer: Any = None
@@ -108,7 +108,7 @@ class Board:
 
 
 def _finite(node: Any) -> Any:
-    """NaN and infinity become None, since JSON has neither."""
+    """JSON has no word for NaN and infinity: None stands for them."""
     if isinstance(node, dict):
         return {key: _finite(value) for key, value in node.items()}
     return None if isinstance(node, float) and not math.isfinite(node) else node

@@ -3,8 +3,8 @@
     g = ∇ Σ ℓ / n,   w ← optimiser(w, clip(g)),   n over the whole batch of all processes        (1)
 
 A run is a function of its settings: batch u is drawn from (seed, u), so what a checkpoint must hold is the weights, the
-optimiser, the generators, a carried state and a few counters. Killed at any moment, a run resumes from its last
-checkpoint, repeats the same updates and ends with the same bits.
+optimiser, the generators, a carried state and a few counters. Killed at any moment, a run goes on from its last
+checkpoint, makes the same updates again and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def fit(
     Raises:
         DivergedError: a loss or a gradient was not finite, and ``nonfinite`` is "stop".
         Interrupted: SIGINT or SIGTERM came; the run was saved.
-        CheckpointError: the folder cannot be written to, or another process is training in it.
+        CheckpointError: the folder cannot be written to, or another process trains in it.
 
     Example:
         >>> import tempfile
