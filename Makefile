@@ -1,22 +1,23 @@
-# What a person types: `make demo`, `make test`, `make check`. Everything lives in .venv, made at first need.
+# Commands for people: `make demo`, `make test`, `make check`. They create .venv on first use.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench compat pages clean
+.PHONY: help demo test check format bench compat pages wheel clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo    train SGORNN and LSTM on the addition problem (at most 3 minutes)"
 	@echo "make test    run the tests"
 	@echo "make check   lint, formatting and types"
-	@echo "make format  let ruff mend what it can"
-	@echo "make bench   time everything that has a speed to hold; half an hour on an idle machine"
+	@echo "make format  fix lint and formatting with ruff"
+	@echo "make bench   run all benchmarks; half an hour on an idle machine"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
 	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
-	@echo "make clean   remove $(VENV) and what the demo wrote"
+	@echo "make wheel   build the wheel into dist and test it in a new environment"
+	@echo "make clean   remove $(VENV), dist and the output of the demo"
 
 demo: $(VENV)/.installed-train
 	rm -rf demo-output
@@ -44,13 +45,20 @@ compat: $(VENV)/.installed-dev
 pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/pages.py
 
-clean:
-	rm -rf $(VENV) demo-output
+# Built, installed and used as by someone without the clone: in an environment and a folder of its own.
+wheel:
+	rm -rf build dist
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
+	rm -rf build
+	PYTHON=$(PYTHON) sh tests/wheel.sh dist/holdfast-*.whl constraints.txt
 
-# A stamp a set of extras: a second `make test` installs nothing; a changed pyproject.toml does so once.
+clean:
+	rm -rf $(VENV) build dist demo-output
+
+# One stamp per set of extras: a second `make test` installs nothing; a changed pyproject.toml does so once.
 $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) || \
-		{ echo "Could not make $(VENV): Python 3.11 or newer with venv is needed (Debian: apt install python3-venv)." >&2; exit 1; }
+		{ echo "Could not create $(VENV): Python 3.11 or newer with venv is needed (Debian: apt install python3-venv)." >&2; exit 1; }
 	@echo "Installing Holdfast into $(VENV) (a minute or two, once) ..."
 	$(PIP) -e '.[$*]'
 	@touch $@

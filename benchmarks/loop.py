@@ -18,26 +18,23 @@ from pathlib import Path
 
 import torch
 
-from holdfast.studies.environment import environment
+from holdfast.runs.environment import environment
 from holdfast.tasks import Addition
-from holdfast.train import Network, Training, build, fit
+from holdfast.train import ModelSettings, Training, build, fit
 
 STEPS, BATCH, HIDDEN, UPDATES, WARM, TURNS = 500, 64, 128, 200, 20, 7
 TARGET = 1.05
 
 
 class Turns:
-    """A progress that times the loop's update and then gives the bare ones their turn."""
+    """Times the loop's update and then gives the bare ones their turn."""
 
     def __init__(self, bare: list[Callable[[int], None]]):
         self.bare = bare
         self.times: list[list[float]] = [[] for _ in range(1 + len(bare))]  # the loop's last
-        self.begin = 0.0
-
-    def start(self, updates: int, done: int) -> None:
         self.begin = time.perf_counter()
 
-    def update(self, done: int, loss: float, gradient_norm: float) -> None:
+    def __call__(self, done: int) -> None:
         self.times[-1].append(time.perf_counter() - self.begin)
         for bare, times in zip(self.bare, self.times, strict=False):
             begin = time.perf_counter()
@@ -45,14 +42,10 @@ class Turns:
             times.append(time.perf_counter() - begin)
         self.begin = time.perf_counter()
 
-    def evaluated(self, done: int, score: str) -> None: ...
-
-    def stop(self) -> None: ...
-
 
 def bare(task, drawn: bool) -> Callable[[int], None]:
     """Forward, backward and step, written out."""
-    model = build(Network("sgornn", HIDDEN), task.spec)
+    model = build(ModelSettings("sgornn", HIDDEN), task.spec)
     optimiser = torch.optim.RMSprop(model.parameters(), lr=1e-3)
     fixed = task.train_batch(0, BATCH, 0)
 
@@ -70,7 +63,7 @@ def turn(task) -> list[tuple[float, float]]:
     turns = Turns([bare(task, drawn=False), bare(task, drawn=True)])
     training = Training(updates=UPDATES, batch=BATCH, optimiser="rmsprop", lr=1e-3, evaluate_every=UPDATES)
     with tempfile.TemporaryDirectory() as folder:
-        fit(build(Network("sgornn", HIDDEN), task.spec), task, training, folder, progress=turns)
+        fit(build(ModelSettings("sgornn", HIDDEN), task.spec), task, training, folder, progress=False, watch=turns)
     columns = [times[WARM:] for times in turns.times]
     return [
         (1e3 * statistics.median(own), statistics.median(a / b for a, b in zip(own, columns[0], strict=True)))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.optim import PathNetwork, PathSGD, compiled_flow, kappa_first, kappa_second, path_network
 from holdfast.optim.flow import krylov_rows
-from holdfast.studies.environment import environment
+from holdfast.runs.environment import environment
 
 INPUT = 2
 SIZES = [*((128, steps) for steps in (50, 100, 200, 400, 800)), *((hidden, 200) for hidden in (32, 64, 256, 512))]

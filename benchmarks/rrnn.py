@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from holdfast.rrnn import ACTIVATIONS, OPERATORS, RRNN, Grown, TreeLoss, tolerance
 from holdfast.rrnn.loss import parts_of
-from holdfast.studies.environment import environment
+from holdfast.runs.environment import environment
 
 SIZE, TUPLES, ROUNDS, HIDDEN, BATCH, STEPS, CLASSES = 100, 4, 8, 256, 16, 20, 27
 LOSS = TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5)  # S1, Appendix E.2

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.studies.environment import environment
+from holdfast.runs.environment import environment
 
 STEPS, BATCH, HIDDEN, INPUT = 500, 64, 128, 2
 

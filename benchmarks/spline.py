@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import HoldfastError
+from holdfast.runs.environment import environment
 from holdfast.spline import affine_piece, initial_state_slope, partition_code, templates
-from holdfast.studies.environment import environment
 from holdfast.tasks import PixelMNIST
-from holdfast.train import Network, build
+from holdfast.train import ModelSettings, build
 
 STEPS, HIDDEN, IMAGES, BLOCK = 784, 128, 10_000, 250
 PIECE_TARGET, CODE_TARGET = 3.0, 2.0
@@ -59,7 +59,7 @@ def medians(rows: dict[str, Callable[[], object]], rounds: int) -> dict[str, flo
 def main() -> None:
     load = os.getloadavg()[0]
     torch.manual_seed(0)
-    model = build(Network("rnn", HIDDEN, options={"nonlinearity": "relu", "init": "identity"}), Spec())
+    model = build(ModelSettings("rnn", HIDDEN, options={"nonlinearity": "relu", "init": "identity"}), Spec())
     xs, what = images()
     x, label = xs[:, 0].contiguous(), torch.tensor([7])
 

@@ -23,8 +23,8 @@ import torch
 
 import holdfast as hf
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
+from holdfast.runs.environment import environment
 from holdfast.stability import contraction_rate, project_, truncate
-from holdfast.studies.environment import environment
 
 STEPS, HIDDEN, WINDOW = 100_000, 64, 64
 STRIDES = (1, 16, 64, 256)

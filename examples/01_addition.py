@@ -13,19 +13,19 @@ import sys
 import torch
 
 from holdfast.tasks import Addition
-from holdfast.train import Network, Schedule, Training, build, evaluate, fit
+from holdfast.train import LRSchedule, ModelSettings, Training, build, evaluate, fit
 
 steps, updates, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 task = Addition(steps=steps).load()
 torch.manual_seed(0)
 # start the gates with a memory as long as the sequence
-model = build(Network("sgornn", 128, options={"gates": {"clip": "2alpha", "horizon": steps}}), task.spec)
+model = build(ModelSettings("sgornn", 128, options={"gates": {"clip": "2alpha", "horizon": steps}}), task.spec)
 training = Training(
     optimiser="rmsprop",
     lr=1e-2,
     options={"alpha": 0.9, "eps": 1e-7},
     updates=updates,
-    schedule=Schedule("linear"),
+    schedule=LRSchedule("linear"),
 )
 outcome = fit(model, task, training, folder)  # start it again after a kill, and it resumes
 print(f"{outcome.parameters:,} parameters, {outcome.updates} updates in {outcome.seconds:.0f} s")

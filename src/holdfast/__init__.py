@@ -1,40 +1,67 @@
-"""Holdfast: recurrent networks that hold on. The public names, by layer."""
+"""Holdfast: recurrent networks that hold on. The public names, by layer.
 
-from holdfast.cells import (
-    Cell,
-    ExpRNNCell,
-    FastRNNCell,
-    GRUCell,
-    LinearCell,
-    LSTMCell,
-    RNNCell,
-    SGORNNCell,
-    VPRNNCell,
-)
-from holdfast.constraints.gates import ScalarGates
-from holdfast.constraints.orthogonal import (
-    HouseholderProduct,
-    OrthogonalMap,
-    RotationProduct,
-    ScaledCayley,
-    SkewExponential,
-    orthogonal,
-)
-from holdfast.engine import fused_source, scan
-from holdfast.layers import (
-    GRU,
-    LSTM,
-    RNN,
-    SGORNN,
-    VPRNN,
-    ExpRNN,
-    FastRNN,
-    LinearRNN,
-    RandomStart,
-    Recurrent,
-    from_torch,
-    to_torch,
-)
+They are imported on first use, so that ``holdfast --help`` does not wait for PyTorch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = ("layers", "cells", "engine", "constraints")
+
+if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
+    from holdfast.cells import (
+        Cell,
+        ExpRNNCell,
+        FastRNNCell,
+        GRUCell,
+        LinearCell,
+        LSTMCell,
+        RNNCell,
+        SGORNNCell,
+        VPRNNCell,
+    )
+    from holdfast.constraints.gates import ScalarGates
+    from holdfast.constraints.orthogonal import (
+        HouseholderProduct,
+        OrthogonalMap,
+        RotationProduct,
+        ScaledCayley,
+        SkewExponential,
+        orthogonal,
+    )
+    from holdfast.engine import fused_source, scan
+    from holdfast.layers import (
+        GRU,
+        LSTM,
+        RNN,
+        SGORNN,
+        VPRNN,
+        ExpRNN,
+        FastRNN,
+        LinearRNN,
+        RandomStart,
+        Recurrent,
+        from_torch,
+        to_torch,
+    )
+
+else:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, from the package that defines it, or a package itself: ``holdfast.stability``."""
+        if name in __all__:
+            homes = (importlib.import_module(f"holdfast.{home}") for home in _HOMES)
+            value = next(getattr(home, name) for home in homes if hasattr(home, name))
+        else:
+            try:
+                value = importlib.import_module(f"holdfast.{name}")
+            except ModuleNotFoundError as error:
+                if error.name != f"holdfast.{name}":
+                    raise
+                raise AttributeError(f"module 'holdfast' has no attribute {name!r}") from None
+        globals()[name] = value
+        return value
+
 
 __version__ = "0.1.0"
 
@@ -74,3 +101,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "from_torch",
     "to_torch",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,9 +16,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
-__all__ = ["alone_in", "cache_folder", "remove_leftovers", "sha256_of", "whole_file", "write_atomically"]
+__all__ = [
+    "alone_in",
+    "cache_folder",
+    "remove_leftovers",
+    "sha256_of",
+    "shipped_folder",
+    "whole_file",
+    "write_atomically",
+]
 
 
 @contextlib.contextmanager
@@ -203,3 +211,14 @@ def cache_folder(kind: str) -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     return base / "holdfast" / kind
+
+
+def shipped_folder(kind: Literal["studies", "results"]) -> Path:
+    """The studies, or the tables of their results, that come with Holdfast: those of the wheel, or of the clone.
+
+    Example:
+        >>> shipped_folder("studies").joinpath("s3", "addition.toml").is_file()
+        True
+    """
+    inside = Path(__file__).parent / "_shipped" / kind  # put there by setup.py
+    return inside if inside.is_dir() else Path(__file__).parents[2] / kind

@@ -41,7 +41,21 @@ def test_studies_are_listed(command, studies):
     assert ran.code == 0
     assert all(word in ran.out for word in ("s3/tiny", "Tiny", "S3, nowhere", "smoke, small"))
     assert json.loads(command("study", "list", "--json").out)[0]["sweep"] is True
-    assert "no study in" in command("study", "list", "--root", "none").out
+    assert "No study files in none" in command("study", "list", "--root", "none").out
+
+
+def test_outside_a_clone_the_studies_that_come_with_holdfast_are_there(command, here):
+    """In an empty folder: listed, reported from the committed results, found by name; and nothing is written."""
+    listed = {study["name"] for study in json.loads(command("study", "list", "--json").out)}
+    assert {"s1/sst", "s2/figure2", "s3/addition", "s4/figure1", "s5/table1"} <= listed
+    rows = json.loads(command("study", "report", "--json").out)
+    assert {row["study"] for row in rows} <= listed
+    assert sum(row["status"] == "met" for row in rows) > 20
+    assert command("study", "report", "s3/addition").out.startswith("# S3: the addition problem")
+    assert not list(here.iterdir())
+    ran = command("study", "run", "s4/figure1", "--scale", "smoke", "-q")
+    assert ran.code == 0, ran.text
+    assert (here / "results" / "s4" / "figure1" / "smoke" / "report.md").is_file()
 
 
 def test_a_study_is_run_and_reported(command, studies):
@@ -62,11 +76,11 @@ def test_what_cannot_be_studied_is_said(command, studies):
     (studies / "bad.toml").write_text("title = 'Bad'\ncolour = 'red'\n")
     (studies / "odd.toml").write_bytes(b"\xff\xfe")
     for words, said in {
-        ("study", "run", "s9/none"): "No study 's9/none'",
+        ("study", "run", "s9/none"): "There is no study 's9/none'",
         ("study", "run", "bad.toml"): "unknown key 'colour'",
-        ("study", "run", "odd.toml"): "UTF-8",
+        ("study", "run", "odd.toml"): "utf-8",
         ("study", "run", "s3/tiny", "--scale", "huge"): "no scale 'huge'; known: smoke, small",
-        ("study", "run", "s3/tiny", "--only", "b"): "no run 'b'",
+        ("study", "run", "s3/tiny", "--only", "b"): "--only b matches no run",
         ("sweep", "bad.toml"): "unknown key 'colour'",
         ("sweep", "s3/tiny", "--storage", "nosuch://host/db"): "nosuch",
         ("sweep", "s3/tiny", "--scale", "huge"): "no scale 'huge'",
@@ -109,7 +123,7 @@ def test_files_of_the_tasks_are_listed_and_checked(command, here, monkeypatch):
     assert (states["ptb/ptb.valid.txt"], states["ptb/ptb.test.txt"]) == ("in HOLDFAST_DATA", "absent")
     got = command("data", "get", "addition")
     assert got.code == 1
-    assert "no task with files; known: " in got.err
+    assert "is not a task with files; known: " in got.err
     monkeypatch.setenv("HOLDFAST_DATA", str(here / "none"))
     assert "HOLDFAST_DATA" in command("data", "list").err
 
@@ -133,4 +147,4 @@ def test_layers_are_timed_against_torchs(command):
     assert timed["sgornn"]["ratios"]["torch.nn.LSTM"] == pytest.approx(ratio)
     bad = command("bench", "--cell", "lsmt")
     assert bad.code == 1
-    assert "bench knows the layers" in bad.err
+    assert "unknown cell 'lsmt'; known: exprnn" in bad.err

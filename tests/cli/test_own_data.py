@@ -82,11 +82,11 @@ def test_what_cannot_be_predicted_is_said_and_nothing_is_written(command, own, t
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for words, said in {
         (trained, "--data", data, "--out", tmp_path / "p.csv"): "this run's task is addition",
-        (folder, "--data", data, "--out", tmp_path / "p.txt"): "predict writes .csv, .parquet or .npz",
+        (folder, "--data", data, "--out", tmp_path / "p.txt"): "--out must end in .csv, .parquet or .npz",
         (folder, "--data", tmp_path / "none.csv", "--out", tmp_path / "p.csv"): "none.csv",
         (folder, "--data", tmp_path / "other.csv", "--out", tmp_path / "p.csv"): "other.csv",
         (folder, "--data", data, "--out", tmp_path / "none" / "p.csv"): "No such file or directory",
-        (tmp_path, "--data", data): "holds no run",
+        (tmp_path, "--data", data): "is not a run folder",
     }.items():
         ran = command("predict", *words)
         assert ran.code == 1, words

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from holdfast.cli._verb import verb
 from holdfast.errors import ConfigError, LostProcessError, SettingError
-from holdfast.studies.request import Request, choose, parse_setting, read_settings_file
+from holdfast.runs.request import Request, choose, parse_setting
+from holdfast.runs.schema import read_file
 
 
 def test_a_run_has_the_settings_that_were_typed(trained):
@@ -38,7 +39,7 @@ def test_a_run_without_a_folder_takes_the_next_free_one(command, here, tiny):
 def test_what_was_not_asked_for_is_chosen_and_said():
     chosen = choose(Request("addition", options={"task.steps": 4}))
     assert chosen.settings[0].training.updates == 1000
-    assert chosen.choices == ("1000 updates: --updates sets another number.",)
+    assert chosen.choices == ("1000 updates (change with --updates).",)
 
 
 def test_options_come_after_the_file_and_set_comes_last(command, here, tiny):
@@ -73,7 +74,7 @@ def test_several_cells_give_a_table_and_a_plot(command, here, tiny):
 def test_a_folder_with_another_run_is_refused(command, trained, tiny):
     ran = command("train", "addition", *tiny, "--updates", 5, "--run", trained)
     assert ran.code == 1
-    assert "train.updates = 4, not 5" in ran.err
+    assert "train.updates = 4, but 5 was asked for" in ran.err
 
 
 def test_a_finished_run_is_not_run_again(command, trained):
@@ -131,27 +132,30 @@ def test_a_signal_saves_and_says_how_to_go_on(command, here, tiny, number):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["train"], "What to train on?"),
+        (["train"], "Nothing to train on: give a task"),
         (["train", "adition"], "Unknown task 'adition'; known: addition"),
-        (["train", "addition", "--data", "x.csv"], "--data is a task of its own"),
-        (["train", "addition", "--target", "y"], "--target names a column of --data"),
+        (["train", "addition", "--data", "x.csv"], "Give a task or --data, not both"),
+        (["train", "addition", "--target", "y"], "--target y names a column of a file; add --data FILE"),
         (["train", "--data", "none.csv"], "none.csv"),
         (["train", "--config", "none.toml"], "none.toml cannot be read: No such file or directory."),
-        (["train", "addition", "--set", "steps"], "--set expects KEY=VALUE"),
+        (["train", "addition", "--set", "steps"], "--set must be KEY=VALUE"),
         (["train", "addition", "--set", "task.step=4", "--updates", "1"], "unknown key 'step' in task; known: form"),
-        (["train", "addition", "--set", "lstm:train.lr=1", "--updates", "1"], "a cell that is not trained"),
+        (["train", "addition", "--set", "lstm:train.lr=1", "--updates", "1"], "add --cell lstm"),
         (["train", "addition", "--cell", "lsmt", "--updates", "1"], "unknown cell 'lsmt'; known: exprnn"),
-        (["train", "addition", "--cell", "gru", "--cell", "gru", "--updates", "1"], "different cells"),
+        (
+            ["train", "addition", "--cell", "gru", "--cell", "gru", "--updates", "1"],
+            "A comparison needs different cells, got gru, gru",
+        ),
         (
             ["train", "addition", "--cell", "gru", "--cell", "rnn", "--devices", "2", "--updates", "1"],
-            "--devices shares",
+            "--devices works with one cell",
         ),
         (["train", "addition", "--optimiser", "adm", "--updates", "1", "-q"], "adm"),
         (["train", "addition", "--epochs", "2", "-q"], "no epochs"),
         (["train", "addition", "--updates", "1", "--run", "file"], "file"),
-        (["resume", "none"], "none holds no run"),
-        (["resume", "file"], "file holds no run"),
-        (["evaluate", "none"], "none holds no run"),
+        (["resume", "none"], "none is not a run folder"),
+        (["resume", "file"], "file is not a run folder"),
+        (["evaluate", "none"], "none is not a run folder"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(command, here, words, said):
@@ -185,7 +189,7 @@ def test_scores_that_cannot_be_had(command, trained):
     for words, said in {
         ("--split", "holdout"): "has the splits",
         ("--data", "x.csv"): "this run's task is addition",
-        ("--split", "test", "--data", "x.csv"): "leave one out",
+        ("--split", "test", "--data", "x.csv"): "Give --split or --data, not both",
     }.items():
         ran = command("evaluate", trained, *words)
         assert ran.code == 1
@@ -288,7 +292,7 @@ def test_a_settings_file_of_any_bytes_is_tables_or_an_error(tmp_path, data, suff
     path = tmp_path / f"any{suffix}"
     path.write_bytes(data)
     try:
-        assert isinstance(read_settings_file(path), dict)
+        assert isinstance(read_file(path), dict)
     except ConfigError as error:
         assert path.name in str(error)  # noqa: PT017 - either of the two is right
 

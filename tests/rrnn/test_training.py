@@ -9,8 +9,7 @@ from torch import nn
 from holdfast.errors import Interrupted
 from holdfast.tasks import Batch
 from holdfast.tasks._base import Arrays, Sequences, Spec
-from holdfast.train import Network, Training, build, fit
-from holdfast.train.progress import Silent
+from holdfast.train import ModelSettings, Training, build, fit
 
 SPEC = Spec(5, 5, "cross_entropy", "bits", tokens=True, every_step=True)
 LOSS = {"tree": 0.1, "margin": 0.2, "ridge": 0.01, "threshold": 0.5}
@@ -25,7 +24,7 @@ def task():
 def model(name, **options):
     torch.manual_seed(0)
     sizes = {"rounds": 2, "batch_norm": True} if name == "rrnn" else {"alternate": 1}
-    return build(Network(name, 4, options={"scorer": 6, "loss": LOSS, **sizes, **options}), SPEC)
+    return build(ModelSettings(name, 4, options={"scorer": 6, "loss": LOSS, **sizes, **options}), SPEC)
 
 
 @pytest.mark.parametrize("name", ["rrnn", "rrnn-gru"])
@@ -47,16 +46,16 @@ def test_the_loop_minimises_loss_6(name, tmp_path):
 
 def test_one_answer_a_sequence_has_the_sum_over_steps():
     """(6) itself, where the task's loss is not a mean over steps."""
-    last = build(Network("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), Spec(3, 2, "mse", "mse"))
+    last = build(ModelSettings("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), Spec(3, 2, "mse", "mse"))
     last(torch.randn(5, 2, 3))
     torch.testing.assert_close(last.penalty(), last.rnn.penalty(last.readout.parameters()))
-    every = build(Network("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), SPEC)
+    every = build(ModelSettings("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), SPEC)
     every(torch.randint(5, (6, 2)))
     torch.testing.assert_close(every.penalty(), every.rnn.penalty(every.readout.parameters()) / 6)
 
 
 def test_other_layers_have_no_penalty():
-    plain = build(Network("gru", 4), SPEC)
+    plain = build(ModelSettings("gru", 4), SPEC)
     plain(torch.randint(5, (6, 2)))
     plain.at_epoch(3)
     assert plain.penalty() is None
@@ -66,16 +65,15 @@ def test_other_layers_have_no_penalty():
 def test_a_stopped_run_ends_with_the_same_bits(name, tmp_path):
     """Stopped in the scorer's phase: three updates an epoch, and the signal comes in the second epoch."""
 
-    class Stop(Silent):
-        def update(self, done, loss, gradient_norm):
-            if done == 4:
-                signal.raise_signal(signal.SIGTERM)
+    def pull(update):
+        if update == 4:
+            signal.raise_signal(signal.SIGTERM)
 
     training = Training("adam", lr=0.01, epochs=4, batch=4)
     whole, parted, again = model(name), model(name), model(name)
     fit(whole, task(), training, tmp_path / "whole", progress=False)
     with pytest.raises(Interrupted):
-        fit(parted, task(), training, tmp_path / "parted", progress=Stop())
+        fit(parted, task(), training, tmp_path / "parted", progress=False, watch=pull)
     fit(again, task(), training, tmp_path / "parted", progress=False)
     for mine, theirs in zip(again.state_dict().values(), whole.state_dict().values(), strict=True):
         assert torch.equal(mine, theirs)

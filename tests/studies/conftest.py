@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.studies.config import load_study
-from holdfast.studies.study import run_study
+from holdfast.studies.run import run_study
+from holdfast.studies.study import load_study
 
 TINY = """
 title  = "Tiny addition"

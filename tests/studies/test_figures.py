@@ -4,10 +4,11 @@ import statistics
 
 import pytest
 
+from holdfast.runs.environment import Environment
+from holdfast.runs.measured import Measured
 from holdfast.studies import figures
-from holdfast.studies.config import Figure, Run, Scale, Study
-from holdfast.studies.environment import Environment
-from holdfast.studies.result import Attempt, Measured, SeedResult, StudyResult
+from holdfast.studies.result import Attempt, SeedResult, StudyResult
+from holdfast.studies.study import Figure, Run, Scale, Study
 
 WHERE = Environment({}, "Linux", "a CPU", 1, 1)
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 
+from holdfast.runs.environment import Environment
+from holdfast.runs.measured import Measured
 from holdfast.studies.claims import judge, shown, summary
-from holdfast.studies.config import Claim, Run, Scale, Study, load_study
-from holdfast.studies.environment import Environment
 from holdfast.studies.report import overview, overview_table, report
-from holdfast.studies.result import Attempt, Measured, SeedResult, StudyResult, read_result, write_result
-from holdfast.studies.study import run_study
+from holdfast.studies.result import Attempt, SeedResult, StudyResult, read_result, write_result
+from holdfast.studies.run import run_study
+from holdfast.studies.study import Claim, Run, Scale, Study, load_study
 
 WHERE = Environment({"torch": "2.13.0"}, "Linux x86_64", "a CPU", 2, 1)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.studies.config import load_study, run_settings
+from holdfast.runs.settings import run_settings
 from holdfast.studies.procedures import PROCEDURES
-from holdfast.studies.study import run_study
+from holdfast.studies.run import run_study
+from holdfast.studies.study import load_study
 
 ROOT = Path(__file__).parents[2] / "studies"
 data = pytest.mark.skipif("HOLDFAST_DATA" not in os.environ, reason="the data is not here: HOLDFAST_DATA is not set")
@@ -165,5 +166,5 @@ def test_the_procedure_counts_what_changes_from_epoch_to_epoch(cell, tmp_path):
 
 def test_the_procedure_wants_a_cell_that_is_a_tree(tmp_path):
     table = {"task": own_text(tmp_path), "cell": {"name": "gru", "hidden_size": 4}, "train": {"epochs": 1, "batch": 3}}
-    with pytest.raises(ConfigError, match="rrnn or rrnn-gru; got gru"):
+    with pytest.raises(ConfigError, match="rrnn or rrnn-gru, got gru"):
         PROCEDURES["trees"](table, {}, tmp_path / "run", progress=False, label="tiny")

@@ -10,14 +10,15 @@ from torch import nn
 import holdfast
 from holdfast.errors import ConfigError
 from holdfast.optim import kappa_first, kappa_second
-from holdfast.studies.config import load_study, run_settings
+from holdfast.runs.prepare import prepare
+from holdfast.runs.settings import run_settings
 from holdfast.studies.procedures import PROCEDURES
-from holdfast.studies.run import prepare
+from holdfast.studies.run import run_study
 from holdfast.studies.s2 import best_of_starts, kappa_ratio
-from holdfast.studies.study import run_study
+from holdfast.studies.study import load_study
 from holdfast.tasks import Addition, Spec
 from holdfast.tasks.fetch import find
-from holdfast.train import Network, build
+from holdfast.train import ModelSettings, build
 
 ROOT = Path(__file__).parents[2] / "studies"
 GRID = (1e-2, 1e-3, 1e-4)
@@ -109,7 +110,7 @@ def test_the_ratio_is_that_of_the_norms_of_the_two_terms():
     found = kappa_ratio(table, {"words": 6, "steps": [3, 9]}, Path(), progress=False, label="tiny")
     torch.manual_seed(7)
     spec = Spec(6, 6, "cross_entropy", "perplexity", tokens=True, every_step=True)
-    model = build(Network("rnn", 5, embedding=3, options={"nonlinearity": "relu"}), spec)
+    model = build(ModelSettings("rnn", 5, embedding=3, options={"nonlinearity": "relu"}), spec)
     for steps in (3, 9):
         first, second = kappa_first(model, steps), kappa_second(model, steps)
         whole = [torch.cat([kappa[p].flatten() for p in model.parameters()]).norm() for kappa in (second, first)]
@@ -166,12 +167,12 @@ def test_unknown_and_missing_options_are_named(tmp_path):
 def test_a_start_of_weights_is_applied_gate_by_gate():
     """``options.start``: recurrent weights, all others, biases; the frozen one-hot embedding stays."""
     spec = Addition(steps=8).load().spec
-    model = build(Network("lstm", 4, options={"start": {"recurrent": "orthogonal", "others": 0.1}}), spec)
+    model = build(ModelSettings("lstm", 4, options={"start": {"recurrent": "orthogonal", "others": 0.1}}), spec)
     for gate in model.rnn.l0.weight_hh.split(4):
         torch.testing.assert_close(gate @ gate.mT, torch.eye(4))
     assert not model.rnn.l0.bias.any()
     assert model.readout.weight.abs().max() <= 0.1
-    model = build(Network("rnn", 4, initial_state="learned", options={"start": {"recurrent": 0.5}}), spec)
+    model = build(ModelSettings("rnn", 4, initial_state="learned", options={"start": {"recurrent": 0.5}}), spec)
     assert 0.1 < model.rnn.l0.weight_hh.abs().max() <= 0.5
     assert isinstance(model.rnn, holdfast.RNN)
     assert isinstance(model.readout, nn.Linear)
@@ -182,7 +183,7 @@ def test_a_start_of_weights_is_applied_gate_by_gate():
     [
         ({"recurrent": "eye"}, "got 'eye' and None"),
         ({"others": -1.0}, "got None and -1.0"),
-        ({"other": 1}, "start takes recurrent, others"),
+        ({"other": 1}, "start has no option 'other'; known: recurrent, others"),
     ],
 )
 def test_an_impossible_start_is_refused(start, reason):
@@ -194,4 +195,4 @@ def test_an_impossible_start_is_refused(start, reason):
     with pytest.raises(ConfigError, match=reason):
         run_settings(table)
     with pytest.raises(ConfigError, match="VPRNN has no weight_hh"):
-        run_settings({**table, "cell": {"name": "vprnn", "options": {"start": {"recurrent": "identity"}}}})
+        prepare(run_settings({**table, "cell": {"name": "vprnn", "options": {"start": {"recurrent": "identity"}}}}))

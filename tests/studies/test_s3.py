@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.studies.config import find_studies, load_study, run_settings
-from holdfast.studies.run import prepare
-from holdfast.studies.study import run_study
+from holdfast.runs.prepare import prepare
+from holdfast.runs.settings import run_settings
+from holdfast.studies.run import run_study
+from holdfast.studies.study import find_studies, load_study
 from holdfast.train.model import LAYERS
 
 ROOT = Path(__file__).parents[2] / "studies"

@@ -10,13 +10,14 @@ import torch
 
 import holdfast
 from holdfast.errors import ConfigError, SettingError
+from holdfast.runs.measured import measure
+from holdfast.runs.settings import overridden, run_settings
+from holdfast.runs.train import load_run, train_run
 from holdfast.stability import Truncated, contraction_rate
-from holdfast.studies.config import load_study, overridden, run_settings
 from holdfast.studies.procedures import PROCEDURES
-from holdfast.studies.run import load_run, train_run
+from holdfast.studies.run import run_study
 from holdfast.studies.s4.instances import _growth, _rate
-from holdfast.studies.study import run_study
-from holdfast.studies.watch import watched_run
+from holdfast.studies.study import load_study
 from holdfast.train.optimisers import build_optimiser
 
 ROOT = Path(__file__).parents[2] / "studies"
@@ -136,10 +137,10 @@ def test_a_projected_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
     def stop(model, update):
         raise Stop
 
-    watched_run(settings, tmp_path / "whole", lambda model, update: None, lambda n: (), progress=False)
+    measure(settings, tmp_path / "whole", progress=False)
     with pytest.raises(Stop):
-        watched_run(settings, tmp_path / "cut", stop, lambda n: {3}, progress=False)
-    watched_run(settings, tmp_path / "cut", lambda model, update: None, lambda n: (), progress=False)
+        measure(settings, tmp_path / "cut", look=stop, at={3}, progress=False)
+    measure(settings, tmp_path / "cut", progress=False)
     both = [(tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "cut")]
     assert both[0] == both[1]
 
@@ -151,7 +152,7 @@ def test_what_projects_is_checked_when_the_optimiser_is_made():
     with pytest.raises(SettingError, match=r"some of every, forget, input_bound, method, rate, region; got \{'rat'"):
         build_optimiser("sgd", layer, 0.1, {"project": {"rat": 0.5}})
     layer.rnn = holdfast.RNN(2, 3)
-    with pytest.raises(SettingError, match=r"region takes recurrent, input and bias"):
+    with pytest.raises(SettingError, match=r"region must be a table with recurrent, input and bias"):
         build_optimiser("sgd", layer, 0.1, {"project": {"region": {"u": 0.5}}})
     made = build_optimiser("adam", layer, 0.1, {"project": {"region": {"recurrent": 0.5, "input": 1.0}, "every": 2}})
     assert made.every == 2
@@ -208,8 +209,8 @@ def test_fits_find_the_line_that_is_there():
 
 def test_the_first_gradients_over_distance_are_those_of_the_untrained_model(text, tmp_path):
     """Before training g(i) is what ``gradient_reach`` gives for the model that the settings build."""
+    from holdfast.runs.prepare import prepare
     from holdfast.stability import gradient_reach
-    from holdfast.studies.run import prepare
 
     table = {
         "task": {"name": "wikitext2", "window": 10, "folder": str(text)},
@@ -250,13 +251,13 @@ def test_weights_of_the_full_context_are_at_no_distance(text, tmp_path):
 def test_bad_options_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"gradient-gaps has no option 'window'; known: input_scale, line, rate"):
         call("gradient-gaps", GAUSSIAN, tmp_path, window=3)
-    with pytest.raises(ConfigError, match=r"line is measured or proved; got 'bound'"):
+    with pytest.raises(ConfigError, match=r"line must be measured or proved, got 'bound'"):
         call("gradient-gaps", GAUSSIAN, tmp_path, line="bound", windows=[2])
-    with pytest.raises(ConfigError, match=r"line is measured, bound or fitted"):
+    with pytest.raises(ConfigError, match=r"line must be measured, bound or fitted"):
         call("weight-gaps", GAUSSIAN, tmp_path, line="proved")
-    with pytest.raises(ConfigError, match=r"task gaussian and the cells linear, rnn"):
+    with pytest.raises(ConfigError, match=r"task gaussian and one of the cells linear, rnn"):
         call("weight-gaps", overridden(GAUSSIAN, {"cell.name": "lstm"}), tmp_path)
     with pytest.raises(ConfigError, match=r"set cell.context"):
         call("weight-distance", TABLE, tmp_path)
-    with pytest.raises(ConfigError, match=r"reads a text, and addition is none"):
+    with pytest.raises(ConfigError, match=r"needs a language-modelling task, got addition"):
         call("gradient-reach", TABLE, tmp_path)

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from holdfast.errors import ConfigError, DataError
+from holdfast.runs.prepare import prepare
+from holdfast.runs.settings import run_settings
+from holdfast.runs.train import load_run
 from holdfast.spline import initial_state_slope, partition_code
-from holdfast.studies.config import load_study, run_settings
 from holdfast.studies.procedures import PROCEDURES
-from holdfast.studies.run import load_run, prepare
+from holdfast.studies.run import run_study
 from holdfast.studies.s5.bird import BirdNetwork, auc
-from holdfast.studies.study import run_study
+from holdfast.studies.study import load_study
 
 ROOT = Path(__file__).parents[2] / "studies"
 data = pytest.mark.skipif("HOLDFAST_DATA" not in os.environ, reason="the data is not here: HOLDFAST_DATA is not set")

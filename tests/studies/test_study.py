@@ -1,165 +1,97 @@
-"""A study run whole: every run, seed and value once, whatever happens in between."""
-
-import json
+"""Study files: what they mean, and the error for one that means nothing."""
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from holdfast.errors import ConfigError, DivergedError, Interrupted
-from holdfast.studies import procedures
-from holdfast.studies.config import load_study
-from holdfast.studies.procedures import PROCEDURES, procedure
-from holdfast.studies.result import Measured, read_result
-from holdfast.studies.study import result_folder, run_study, settings_digest
+from holdfast.errors import ConfigError
+from holdfast.studies.study import Claim, find_studies, find_study, load_study
 
 
-@pytest.fixture
-def places(tmp_path):
-    return {"results": tmp_path / "results", "runs": tmp_path / "runs", "progress": False}
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """The labels of the trainings that really ran."""
-    ran = []
-    real = PROCEDURES["train"]
-
-    def train(*arguments, label, **more):
-        ran.append(label)
-        return real(*arguments, label=label, **more)
-
-    monkeypatch.setitem(PROCEDURES, "train", train)
-    return ran
-
-
-def test_a_study_runs_every_run_seed_and_value_once_and_only_once(tiny, places, counted):
+def test_settings_are_defaults_then_run_then_scale_then_value_then_seed(tiny):
     study = load_study(tiny)
-    result = run_study(study, "small", **places)
-    assert [(it.run, it.seed) for it in result.results] == [
-        ("sgornn", 0), ("sgornn", 1), ("fastrnn", 3), ("exploding", 0), ("exploding", 1),
-    ]  # fmt: skip
-    assert len(counted) == 6  # fastrnn twice: two values of its try
-    folder = result_folder(study, "small", places["results"])
-    assert read_result(folder / "result.json") == result
-    assert {path.name for path in folder.iterdir()} == {"result.json", "report.md", "figure-1.png"}
-    assert run_study(study, "small", **places) == result
-    assert len(counted) == 6
+    run = study.run[1]
+    table = study.table(run, "small", 3, 1e-4)
+    assert table["cell"] == {"hidden_size": 4, "name": "fastrnn", "options": {"nonlinearity": "relu"}}
+    assert (table["train"]["lr"], table["train"]["seed"], table["train"]["batch"]) == (1e-4, 3, 4)
+    assert study.values(run, "small") == (1e-2, 1e-3)  # tries = 2
+    assert study.seeds(run, "small") == (3,)
+    assert [it.name for it in study.runs_at("smoke")] == ["sgornn"]
 
 
-def test_a_diverged_run_is_a_result(tiny, places):
-    result = run_study(load_study(tiny), "small", only=["exploding"], **places)
-    entry = result.of("exploding")[0]
-    assert entry.measured.status == "diverged"
-    assert entry.value("diverged") == 1.0
-    assert entry.value("validation.mse", "last") is None
-    assert "finite" in entry.measured.reason
-    assert str(places["runs"]) not in json.dumps(vars(entry), default=str)
+def test_studies_are_found_by_name_and_by_path(tiny):
+    root = tiny.parents[1]
+    assert find_studies(root) == [tiny]
+    assert find_study("s0/tiny", root).name == find_study(str(tiny)).name == load_study(tiny).name == "s0/tiny"
+    with pytest.raises(ConfigError, match=r"There is no study 's0/tny' in .*; known: s0/tiny"):
+        find_study("s0/tny", root)
 
 
-def test_the_best_of_the_values_tried_is_reported_with_what_the_others_gave(tiny, places):
-    entry = run_study(load_study(tiny), "small", only=["fastrnn"], **places).of("fastrnn")[0]
-    errors = [attempt.measured.value("validation.mse") for attempt in entry.attempts]
-    assert [attempt.value for attempt in entry.attempts] == [1e-2, 1e-3]
-    assert entry.value("validation.mse") == min(errors)
-    assert errors[entry.chosen] == min(errors)
+def test_a_study_outside_a_studies_folder_is_called_by_its_file_alone(tmp_path):
+    """No name of a home folder may get into a result."""
+    (tmp_path / "mine.toml").write_text("title = 'Mine'")
+    assert load_study(tmp_path / "mine.toml").name == "mine"
 
 
-def test_a_value_that_is_good_enough_ends_the_search(tiny, places):
-    tiny.write_text(tiny.read_text().replace("at_most = 1e-9", "at_most = 1e9"))
-    entry = run_study(load_study(tiny), "small", only=["fastrnn"], **places).of("fastrnn")[0]
-    assert [attempt.value for attempt in entry.attempts] == [1e-2]
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('title  = "Tiny addition"', "", r"tiny.toml: title is missing"),
+        ('title  = "Tiny addition"', 'title = "Tiny', r"tiny.toml is not valid TOML: .*line 2"),
+        ("[scale.smoke]", "[scal.smoke]", r"tiny.toml: unknown key 'scal'; known: claim, defaults"),
+        ("hidden_size = 4", "hidden_sise = 4", r"tiny.toml: run sgornn at smoke: unknown key 'hidden_sise' in cell"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", r"tiny.toml: scale.small: seeds must be .* none twice"),
+        ("seeds = [0, 1]", "seeds = 0", r"tiny.toml: scale.small.seeds: Input should be a valid array, got 0"),
+        ('run    = "exploding"', 'run = "expl"', r"unknown run 'expl'; known: sgornn, fastrnn, exploding"),
+        ("at_least = 1.0", "", r"claim\[2\]: a claim needs at_most, at_least or both"),
+        ("equals = 27", "equals = 27\nthan = 'fastrnn'", r"claim\[0\]: a claim needs"),
+        ('name  = "fastrnn"', 'name  = "sgornn"', r"two runs are named 'sgornn'"),
+        ('name  = "fastrnn"', 'name  = "../out"', r"run\[1\]: name must consist of letters"),
+        ("each.fastrnn", "each.lstm", r"no run matches 'lstm'"),
+        ("values = [1e-2, 1e-3, 1e-4]", "values = []", r"run\[1\].try: try needs at least one"),
+        ('label = "SGORNN"', 'procedure = "trian"', r"run sgornn: unknown procedure 'trian'; known: .*train"),
+        ("updates = 4", "updates = 1979-05-27", r"tiny.toml: defaults.train.updates must be a number, "),
+    ],
+)
+def test_a_wrong_study_is_refused_with_the_file_and_the_place(tiny, old, new, message):
+    tiny.write_text(tiny.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=message):
+        load_study(tiny)
 
 
-def test_a_killed_study_uses_what_is_done(tiny, places, counted, monkeypatch):
-    """Stopped in the third training; the second call runs that one and those after it, and ends as if never stopped."""
-    study, train = load_study(tiny), PROCEDURES["train"]
-
-    def stopped(*arguments, label, **more):
-        if label.startswith("fastrnn"):
-            raise Interrupted("Stopped by SIGTERM.", 15)
-        return train(*arguments, label=label, **more)
-
-    monkeypatch.setitem(PROCEDURES, "train", stopped)
-    with pytest.raises(Interrupted, match=r"goes on with: holdfast study run s0/tiny --scale small"):
-        run_study(study, "small", **places)
-    kept = read_result(result_folder(study, "small", places["results"]) / "result.json")
-    assert kept is not None
-    assert [(it.run, it.seed) for it in kept.results] == [("sgornn", 0), ("sgornn", 1)]
-    monkeypatch.setitem(PROCEDURES, "train", train)
-    before = len(counted)
-    result = run_study(study, "small", **places)
-    assert before == 2
-    assert len(counted) == 6
-    assert len(result.results) == 5
-    assert result.results[:2] == kept.results
+def test_a_file_that_is_no_text_or_not_there_is_a_config_error(tmp_path):
+    (tmp_path / "bytes.toml").write_bytes(b"title = '\xff'")
+    with pytest.raises(ConfigError, match=r"bytes.toml is not valid TOML: 'utf-8' codec can't decode"):
+        load_study(tmp_path / "bytes.toml")
+    with pytest.raises(ConfigError, match=r"none.toml cannot be read: No such file"):
+        load_study(tmp_path / "none.toml")
+    (tmp_path / "deep.toml").write_text("a = " + 3000 * "[")
+    with pytest.raises(ConfigError, match=r"deep.toml is not valid TOML"):
+        load_study(tmp_path / "deep.toml")
+    (tmp_path / "long.toml").write_text("title = " + 9000 * "9")
+    with pytest.raises(ConfigError, match=r"long.toml is not valid TOML"):
+        load_study(tmp_path / "long.toml")
 
 
-def test_a_lost_result_is_put_together_from_the_runs(tiny, places, counted):
-    study = load_study(tiny)
-    first = run_study(study, "smoke", **places)
-    (result_folder(study, "smoke", places["results"]) / "result.json").unlink()
-    assert run_study(study, "smoke", **places) == first
-    assert len(counted) == 1
-
-
-def test_processes_that_share_a_study_lose_nothing(tiny, places):
-    study = load_study(tiny)
-    run_study(study, "small", only=["sgornn"], **places)
-    result = run_study(study, "small", only=["expl*"], **places)
-    assert {it.run for it in result.results} == {"sgornn", "exploding"}
-
-
-def test_a_changed_setting_is_run_anew_and_the_rest_is_kept(tiny, places, counted):
-    run_study(load_study(tiny), "smoke", **places)
-    old = load_study(tiny)
-    tiny.write_text(tiny.read_text().replace('set   = { "cell.name" = "sgornn" }', 'set = { "train.updates" = 2 }'))
-    new = load_study(tiny)
-    assert settings_digest(old, "smoke", old.run[0], 0) != settings_digest(new, "smoke", new.run[0], 0)
-    assert settings_digest(old, "small", old.run[1], 3) == settings_digest(new, "small", new.run[1], 3)
-    assert run_study(new, "smoke", **places).of("sgornn")[0].measured.updates == 2
-    assert len(counted) == 2
-
-
-def test_an_analysis_is_a_procedure_like_a_training(tiny, places, monkeypatch):
-    text = tiny.read_text().split("[scale.smoke]")[0]
-    text += '\n[[run]]\nname = "twice"\nprocedure = "twice"\noptions = { x = 3 }\n[scale.small]\noptions = { y = 1 }\n'
-    tiny.write_text(text.replace("[defaults]", "[unused]").replace("[unused]", "[defaults]"))
-    monkeypatch.setattr(procedures, "PROCEDURES", PROCEDURES)
-
-    @procedure("twice")
-    def twice(table, options, folder, *, progress, label):
-        return Measured(last={"twice": 2.0 * options["x"] + options["y"]}, seconds=0.5)
-
+@given(data=st.data())
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_study_with_bytes_changed_loads_or_is_refused_and_nothing_else(tiny, tiny_text, data):
+    text = bytearray(tiny_text.encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    tiny.write_bytes(bytes(text))
     try:
-        result = run_study(load_study(tiny), "small", only=["twice"], **places)
-    finally:
-        del PROCEDURES["twice"]
-    assert result.values("twice", "twice", "last") == [7.0]
+        load_study(tiny)
+    except ConfigError as error:
+        assert "tiny.toml" in str(error).split()[0]  # noqa: PT017 - either of the two is right
 
 
-def test_an_unknown_run_or_scale_lists_those_there_are(tiny, places):
-    with pytest.raises(ConfigError, match=r"s0/tiny has no run 'lstm' at small; known: sgornn, fastrnn, exploding"):
-        run_study(load_study(tiny), "small", only=["lstm"], **places)
-    with pytest.raises(ConfigError, match=r"s0/tiny has no scale 'huge'; known: smoke, small"):
-        run_study(load_study(tiny), "huge", **places)
+def test_accuracy_wants_to_be_high_and_errors_and_gaps_low():
+    def lower(metric, **more):
+        return Claim("", "a", metric, at_most=1.0, **more).lower_is_better
 
-
-def test_divergence_before_anything_was_written_is_not_hidden(tiny, places, monkeypatch):
-    def diverge(*arguments, **more):
-        raise DivergedError("nothing is written")
-
-    monkeypatch.setattr(procedures, "train_run", diverge)
-    with pytest.raises(DivergedError, match="nothing is written"):
-        run_study(load_study(tiny), "smoke", **places)
-
-
-def test_a_damaged_result_is_named(tiny, places):
-    study = load_study(tiny)
-    run_study(study, "smoke", **places)
-    path = result_folder(study, "smoke", places["results"]) / "result.json"
-    whole = path.read_text()
-    path.write_text(whole[:100])
-    with pytest.raises(ConfigError, match=r"result.json is not JSON"):
-        run_study(study, "smoke", **places)
-    path.write_text(whole.replace('"chosen": 0', '"chosen": 7'))
-    with pytest.raises(ConfigError, match=r"sgornn, seed 0: there is no attempt 7"):
-        run_study(study, "smoke", **places)
+    assert lower("validation.mse")
+    assert lower("train.accuracy - test.accuracy")
+    assert not lower("test.accuracy")
+    assert not lower("length", better="higher")

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointError, ConfigError, Interrupted, SettingError
-from holdfast.studies.config import Study, load_study
 from holdfast.studies.search import Objective, Range, read_search
+from holdfast.studies.study import Study, load_study
 from holdfast.studies.sweep import _storage, sweep
 from holdfast.train import checkpoint
 
@@ -232,7 +232,7 @@ def test_a_disk_that_fails_is_no_fault_of_the_trial(tmp_path):
 
 def test_other_ranges_in_the_same_storage_are_refused(tmp_path):
     run(tiny(), 1, tmp_path)
-    with pytest.raises(ConfigError, match="begun with other ranges or settings"):
+    with pytest.raises(ConfigError, match="has other ranges or settings"):
         run(tiny(**{"train.lr": {"low": 1e-4, "high": 1.0, "log": True}}), 2, tmp_path)
     other = tiny(**{"train.lr": {"low": 1e-4, "high": 1.0, "log": True}})
     assert len(run(other, 1, tmp_path, name="other").trials) == 1
@@ -245,17 +245,20 @@ def test_other_ranges_in_the_same_storage_are_refused(tmp_path):
         ({"train.lr": {"low": 0, "high": 1}}, "sweep.objective is missing"),
         ({"objective": {"metric": "validation.mse"}}, "has no range"),
         ({"objective": {"metric": "mse"}, "train.lr": {"low": 0.1, "high": 1}}, "a split and a score"),
-        ({**RANGES, "run": "a"}, "sweep.run is 'a'; known: none"),
-        ({**RANGES, "train.lr": {"low": 2, "high": 1}}, "low <= high"),
-        ({**RANGES, "train.lr": {"low": 0, "high": 1, "log": True}}, "low above 0"),
+        ({**RANGES, "run": "a"}, "unknown sweep.run 'a'; known: none"),
+        ({**RANGES, "train.lr": {"low": 2, "high": 1}}, "at most high, got 2 and 1"),
+        ({**RANGES, "train.lr": {"low": 0, "high": 1, "log": True}}, "low greater than 0"),
         ({**RANGES, "train.lr": {"low": 0}}, "low and high, or choices"),
         ({**RANGES, "train.lr": {"low": 0, "high": 1, "choices": [1]}}, "not both"),
-        ({**RANGES, "train.lr": 0.1}, "sweep.train.lr expects a table"),
+        ({**RANGES, "train.lr": 0.1}, "sweep.train.lr must be a table"),
         ({**RANGES, "train.rate": {"low": 0.1, "high": 1}}, "unknown key 'rate' in train"),
-        ({**RANGES, "train.lr": {"low": -1, "high": 1}}, "lr above 0"),
+        ({**RANGES, "train.lr": {"low": -1, "high": 1}}, "lr must be greater than 0"),
         ({**RANGES, "cell.name": {"choices": ["rnn", "rnm"]}}, "unknown cell 'rnm'"),
-        ({**RANGES, "objective": {"metric": "test.mse"}}, "train.evaluate_on has validation"),
-        ({**RANGES, "objective": {"metric": "validation.accuracy"}}, "addition has loss, mse"),
+        ({**RANGES, "objective": {"metric": "test.mse"}}, "needs 'test' in train.evaluate_on, got validation"),
+        (
+            {**RANGES, "objective": {"metric": "validation.accuracy"}},
+            r"a score of addition \(loss, mse\), got 'accuracy'",
+        ),
     ],
 )
 def test_a_mistake_in_the_ranges_shows_before_the_first_trial(tmp_path, ranges, said):

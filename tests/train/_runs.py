@@ -3,7 +3,7 @@
 import torch
 
 from holdfast.tasks import Stream
-from holdfast.train import Network, Schedule, Training, build
+from holdfast.train import LRSchedule, ModelSettings, Training, build
 
 
 def stream():
@@ -13,7 +13,7 @@ def stream():
 
 def noisy_run(**changes):
     task = stream()
-    network = Network(
+    network = ModelSettings(
         "lstm", 6, layers=2, dropout=0.2, input_dropout=0.1, initial_state=0.3, options={"backend": "reference"}
     )
     settings = {
@@ -22,7 +22,7 @@ def noisy_run(**changes):
         "optimiser": "adam",
         "lr": 1e-2,
         "clip": 1.0,
-        "schedule": Schedule("plateau", patience=1),
+        "schedule": LRSchedule("plateau", patience=1),
         "carry_state": True,
         "evaluate_every": 4,
         "checkpoint_seconds": 0.0,

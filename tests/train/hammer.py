@@ -54,7 +54,7 @@ def train(folder: Path, seed: int, *, stop: int | None = None, alive: int | None
 
 def train_study(folder: Path, seed: int, *, stop: int | None = None, **_) -> dict:
     """A run by ``train_run`` and ``resume_run``, which read their settings from the folder."""
-    from holdfast.studies import resume_run, run_settings, train_run
+    from holdfast.runs import resume_run, run_settings, train_run
 
     progress = _Stop(stop) if stop else False
     if (folder / "settings.json").exists() or (folder / "last.safetensors").exists():
@@ -204,7 +204,7 @@ def bases(place: Path, kind: str) -> list[Base]:
 def _weights(folder: Path, which: str) -> bytes:
     """The weights as ``load_model_`` puts them into a model (or, for a study's run, ``load_run``)."""
     if (folder / "environment.json").exists():
-        from holdfast.studies import load_run
+        from holdfast.runs import load_run
 
         model = load_run(folder, which)[1]
     else:
@@ -268,7 +268,7 @@ def check(base: Base, folder: Path, told: collections.Counter) -> list[str]:
         sound = [longest] if base.ended and (folder / "outcome.json").exists() else None
         use("log", lambda it: it in sound if sound else it == longest[: len(it)], lambda: read_log(log))
     if base.ended and (folder / "environment.json").exists():
-        from holdfast.studies.run import cell_parameters
+        from holdfast.runs.measured import cell_parameters
 
         wanted = cell_parameters(base.folder)
         use("parameters", lambda it: it == wanted, lambda: cell_parameters(folder))

@@ -13,22 +13,21 @@ from torch import nn
 
 from holdfast.errors import DivergedError, Interrupted, SettingError
 from holdfast.tasks import Addition, Arrays, Sequences, Spec
-from holdfast.train import Network, Schedule, Training, build, evaluate, fit
+from holdfast.train import LRSchedule, ModelSettings, Training, build, evaluate, fit
 from holdfast.train.checkpoint import load
 from holdfast.train.log import read_log
-from holdfast.train.progress import Silent
 
 
 def small(**settings):
     task = Addition(steps=8, validation=32).load()
     torch.manual_seed(0)
-    return build(Network("sgornn", 8), task.spec), task, Training(**{"updates": 12, "batch": 8, **settings})
+    return build(ModelSettings("sgornn", 8), task.spec), task, Training(**{"updates": 12, "batch": 8, **settings})
 
 
 def test_updates_are_those_of_plain_pytorch(tmp_path):
     """Weights after n updates equal a loop written out, clipping and a linear schedule included, bit for bit."""
     model, task, training = small(
-        optimiser="rmsprop", lr=1e-2, options={"alpha": 0.9}, clip=0.05, schedule=Schedule("linear"), seed=5
+        optimiser="rmsprop", lr=1e-2, options={"alpha": 0.9}, clip=0.05, schedule=LRSchedule("linear"), seed=5
     )
     plain, *_ = small()
     optimiser = torch.optim.RMSprop(plain.parameters(), lr=1e-2, alpha=0.9)
@@ -66,7 +65,7 @@ def test_early_stopping_and_a_goal_end_a_run(tmp_path):
     )
     assert outcome.status == "stopped"
     assert outcome.updates < 100
-    assert "No better mse for 3 evaluations" in outcome.reason
+    assert "No better mse in 3 evaluations" in outcome.reason
     outcome = fit(*small(updates=100, evaluate_every=2, stop_at=1e3), tmp_path / "b", progress=False)
     assert (outcome.status, outcome.updates) == ("stopped", 2)
 
@@ -74,7 +73,7 @@ def test_early_stopping_and_a_goal_end_a_run(tmp_path):
 def test_a_plateau_lowers_the_rate(tmp_path):
     """A rate too small to change any weight: no evaluation after the first is better, and every second cuts it."""
     fit(
-        *small(lr=1e-30, optimiser="sgd", evaluate_every=1, schedule=Schedule("plateau", patience=2)),
+        *small(lr=1e-30, optimiser="sgd", evaluate_every=1, schedule=LRSchedule("plateau", patience=2)),
         tmp_path,
         progress=False,
     )
@@ -109,7 +108,7 @@ def test_such_updates_are_skipped_and_counted_when_asked(tmp_path):
             return task
 
     task = Spoilt(steps=8, validation=30).load()
-    model = build(Network("sgornn", 8), task.spec)
+    model = build(ModelSettings("sgornn", 8), task.spec)
     outcome = fit(model, task, Training(updates=12, batch=8, nonfinite="skip"), tmp_path, progress=False)
     assert 0 < outcome.skipped < 12
     assert outcome.updates == 12
@@ -139,7 +138,7 @@ def test_a_carried_state_is_that_of_the_whole_text(tmp_path):
     """Evaluated with a carried state, a text in windows has the loss of the text in one window; without, another."""
     task, whole = stream(), stream()
     whole.window = 1000
-    model = build(Network("rnn", 6), task.spec)
+    model = build(ModelSettings("rnn", 6), task.spec)
     carried = evaluate(model, task, "validation", 1, carry_state=True)["bits"]
     assert carried == pytest.approx(evaluate(model, whole, "validation", 1)["bits"], rel=1e-12)
     assert carried != pytest.approx(evaluate(model, task, "validation", 1)["bits"], rel=1e-3)
@@ -159,7 +158,7 @@ def test_padding_counts_for_nothing():
     }
     for spec, targets in kinds.values():
         task = Arrays(spec, {"train": Sequences(xs, targets, lengths)})
-        model = build(Network("gru", 4, bidirectional=True), spec)
+        model = build(ModelSettings("gru", 4, bidirectional=True), spec)
         one, four = (evaluate(model, task, "train", batch)["loss"] for batch in (1, 4))
         assert one == pytest.approx(four, rel=1e-12)
         noise = Arrays(
@@ -171,12 +170,12 @@ def test_padding_counts_for_nothing():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"updates": None, "epochs": 2}, "has no epochs: give updates"),
-        ({"evaluate_on": ("validatoin",)}, "evaluate_on asks for 'validatoin'"),
-        ({"carry_state": True}, "carry_state needs batches"),
-        ({"optimiser": "adma"}, "knows the optimisers adagrad, adam"),
+        ({"updates": None, "epochs": 2}, "has no epochs; set updates"),
+        ({"evaluate_on": ("validatoin",)}, "evaluate_on must name splits of the task .*, got 'validatoin'"),
+        ({"carry_state": True}, "carry_state needs a task"),
+        ({"optimiser": "adma"}, "unknown optimiser 'adma'; known: adagrad, adam"),
         ({"options": {"alpha": 0.9}}, "adam has no option 'alpha'; known: amsgrad, betas"),
-        ({"options": {"betas": 3}}, "adam refuses these options"),
+        ({"options": {"betas": 3}}, "adam cannot be made with these options"),
     ],
 )
 def test_impossible_settings_are_refused_with_what_is_known(settings, message, tmp_path):
@@ -188,10 +187,13 @@ def test_impossible_settings_are_refused_with_what_is_known(settings, message, t
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Network("sgronn"), "knows the layers exprnn, fastrnn"),
-        (Network("sgornn", options={"recurent": "exp"}), "no option 'recurent'; known: .*recurrent"),
-        (Network("sgornn", options={"gates": {"clip": "2alpha", "horizn": 3}}), "gates takes alpha_logit"),
-        (Network("sgornn", tied=True), "tied = true needs an embedding"),
+        (ModelSettings("sgronn"), "unknown cell 'sgronn'; known: exprnn, fastrnn"),
+        (ModelSettings("sgornn", options={"recurent": "exp"}), "no option 'recurent'; known: .*recurrent"),
+        (
+            ModelSettings("sgornn", options={"gates": {"clip": "2alpha", "horizn": 3}}),
+            "gates has no option 'horizn'; known: alpha_logit",
+        ),
+        (ModelSettings("sgornn", tied=True), "tied = true needs an embedding"),
     ],
 )
 def test_an_impossible_network_is_refused_with_what_is_known(network, message):
@@ -205,25 +207,31 @@ def test_our_optimisers_train_and_go_on_from_a_checkpoint(name, tmp_path):
     task = Addition(steps=8, validation=32).load()
     training = Training(updates=8, batch=8, lr=1e-3, optimiser=name, options={"steps": 8, "every": 3})
 
-    class Pull(Silent):
-        def update(self, done, loss, gradient_norm):
-            if done == 5:
-                os.kill(os.getpid(), signal.SIGTERM)
+    def pull(update):
+        if update == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    for folder, progress in (("stopped", Pull()), ("stopped", False), ("alone", False)):
+    for folder, watch in (("stopped", pull), ("stopped", None), ("alone", None)):
         torch.manual_seed(0)
-        model = build(Network("rnn", 6, options={"nonlinearity": "relu"}), task.spec)
+        model = build(ModelSettings("rnn", 6, options={"nonlinearity": "relu"}), task.spec)
         with contextlib.suppress(Interrupted):
-            fit(model, task, training, tmp_path / folder, progress=progress)
+            fit(model, task, training, tmp_path / folder, progress=False, watch=watch)
     one, other = (load(tmp_path / folder / "last.safetensors")["model"] for folder in ("stopped", "alone"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert (tmp_path / "stopped" / "log.jsonl").read_bytes() == (tmp_path / "alone" / "log.jsonl").read_bytes()
 
 
+def test_a_time_limit_stops_a_run_with_an_evaluation(tmp_path):
+    outcome = fit(*small(seconds=1e-9, evaluate_every=10), tmp_path, progress=False)
+    assert (outcome.status, outcome.updates, outcome.best_update) == ("stopped", 1, 1)
+    assert outcome.reason == "The 1e-09 seconds of training are over."
+    assert fit(*small(seconds=1e-9, evaluate_every=10), tmp_path, progress=False) == outcome
+
+
 def test_a_bidirectional_layer_is_not_truncated(tmp_path):
     task = Addition(steps=8).load()
-    model = build(Network("rnn", 4, bidirectional=True), task.spec)
-    with pytest.raises(SettingError, match="reads a sequence whole"):
+    model = build(ModelSettings("rnn", 4, bidirectional=True), task.spec)
+    with pytest.raises(SettingError, match="reads whole sequences"):
         fit(model, task, Training(updates=1, truncation=3), tmp_path, progress=False)
 
 
@@ -241,24 +249,24 @@ def test_any_module_of_the_same_shape_can_be_trained(tmp_path):
 
 
 def test_schedules_are_the_functions_they_say():
-    linear = Schedule("linear", over=10)
+    linear = LRSchedule("linear", over=10)
     assert [linear.multiplier(update, 100) for update in (0, 5, 10, 20)] == [1.0, 0.5, 0.0, 0.0]
-    step = Schedule("step", at=(0.5, 80), factor=0.5)
+    step = LRSchedule("step", at=(0.5, 80), factor=0.5)
     assert [step.multiplier(update, 100) for update in (49, 50, 79, 80)] == [1.0, 0.5, 0.5, 0.25]
     for wrong in ({"kind": "cosine"}, {"kind": "step"}, {"factor": 0.0}, {"patience": 0}):
         with pytest.raises(SettingError):
-            Schedule(**wrong)
+            LRSchedule(**wrong)
 
 
 def test_tokens_embedded_one_hot_and_tied_are_what_they_say():
     spec = stream().spec
-    one_hot = build(Network("rnn", 4, embedding="one-hot"), spec)
+    one_hot = build(ModelSettings("rnn", 4, embedding="one-hot"), spec)
     assert torch.equal(one_hot.embedding(torch.tensor([2])), torch.eye(7)[[2]])
     assert not one_hot.embedding.weight.requires_grad
-    tied = build(Network("rnn", 4, tied=True), spec)
+    tied = build(ModelSettings("rnn", 4, tied=True), spec)
     assert tied.readout.weight is tied.embedding.weight
     vectors = torch.randn(7, 3)
-    assert torch.equal(build(Network("rnn", 4), spec, vectors).embedding.weight, vectors)
+    assert torch.equal(build(ModelSettings("rnn", 4), spec, vectors).embedding.weight, vectors)
 
 
 def test_a_noisy_run_is_a_function_of_its_seed(tmp_path):
@@ -272,7 +280,7 @@ def test_a_noisy_run_is_a_function_of_its_seed(tmp_path):
 
 
 def test_a_model_reads_each_sequence_to_its_own_end():
-    model = build(Network("sgornn", 4), Addition(steps=8).load().spec)
+    model = build(ModelSettings("sgornn", 4), Addition(steps=8).load().spec)
     xs, lengths = torch.randn(6, 3, 2), torch.tensor([2, 6, 4])
     answers, _ = model(xs, lengths)
     for row, length in enumerate(lengths):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from _runs import stream
 
-from holdfast.train import Network, Training, build, fit
+from holdfast.train import ModelSettings, Training, build, fit
 from holdfast.train.checkpoint import load
 
 RUN = """
@@ -26,7 +26,7 @@ def run(folder):
     torch.manual_seed(0)
     task = stream()
     training = Training(epochs=2, batch=4, lr=1e-2, clip=0.5, carry_state=True, evaluate_every=7)
-    return fit(build(Network("gru", 5), task.spec), task, training, folder, progress=False)
+    return fit(build(ModelSettings("gru", 5), task.spec), task, training, folder, progress=False)
 
 
 @pytest.mark.slow

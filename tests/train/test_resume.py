@@ -12,7 +12,6 @@ from _runs import noisy_run
 
 from holdfast.errors import CheckpointError, Interrupted
 from holdfast.train import fit
-from holdfast.train.progress import Silent
 
 FILES = ("last.safetensors", "best.safetensors", "log.jsonl")
 
@@ -64,13 +63,12 @@ def test_a_run_killed_twenty_times_ends_with_the_same_bits_as_one_left_alone(tmp
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_the_run_goes_on_to_the_same_bits(number, tmp_path):
-    class Pull(Silent):
-        def update(self, done, loss, gradient_norm):
-            if done == 7:
-                os.kill(os.getpid(), number)
+    def pull(update):
+        if update == 7:
+            os.kill(os.getpid(), number)
 
     with pytest.raises(Interrupted, match=r"after update 7 of 51 and saved: holdfast resume") as caught:
-        fit(*noisy_run(checkpoint_seconds=1e9), tmp_path / "stopped", progress=Pull())
+        fit(*noisy_run(checkpoint_seconds=1e9), tmp_path / "stopped", progress=False, watch=pull)
     assert caught.value.signal == number
     for folder in ("stopped", "alone"):
         outcome = fit(*noisy_run(checkpoint_seconds=1e9), tmp_path / folder, progress=False)
@@ -82,13 +80,12 @@ def test_weights_differ_when_a_generator_is_not_put_back(tmp_path, monkeypatch):
     """The comparison can fail: without the generators' states the noise after the kill is another."""
     from holdfast.train import checkpoint
 
-    class Pull(Silent):
-        def update(self, done, loss, gradient_norm):
-            if done == 7:
-                os.kill(os.getpid(), signal.SIGTERM)
+    def pull(update):
+        if update == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        fit(*noisy_run(), tmp_path / "stopped", progress=Pull())
+        fit(*noisy_run(), tmp_path / "stopped", progress=False, watch=pull)
     monkeypatch.setattr(checkpoint, "set_random_states", lambda states: None)
     torch.manual_seed(99)
     fit(*noisy_run(), tmp_path / "stopped", progress=False)
@@ -107,7 +104,7 @@ def test_a_second_process_in_the_folder_is_refused_and_changes_nothing(tmp_path)
     with subprocess.Popen([sys.executable, "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        with pytest.raises(CheckpointError, match="Another process trains in"):
+        with pytest.raises(CheckpointError, match="Another process is training in"):
             fit(*noisy_run(epochs=2), tmp_path, progress=False)
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
         other.kill()

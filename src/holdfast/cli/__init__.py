@@ -1,4 +1,4 @@
-"""The command line: ``holdfast VERB``. Argument parsing only; each verb calls a function of ``holdfast.studies``."""
+"""The command line: ``holdfast VERB``. It parses arguments; each verb calls one function of ``runs`` or ``studies``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["main"]
 
 
 def __getattr__(name: str) -> Any:
-    """``app``, the typer application, made when it is asked for: without typer, ``main`` still says what is missing."""
+    """``app``, the typer application, made on first use: without typer, ``main`` can still say what is missing."""
     if name == "app":
         from holdfast.cli._app import app
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; the console script ``holdfast`` is this.
 
     Args:
-        arguments: what comes after ``holdfast``; by default what this process was started with.
+        arguments: the words after ``holdfast``; by default those of this process.
 
     Example:
         >>> main(["--version"])  # doctest: +ELLIPSIS
@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for needed in ("typer", "rich"):
             if importlib.util.find_spec(needed) is None:
-                print(f"The command line needs {needed}: pip install 'holdfast[train]'", file=sys.stderr)
+                print(f"{needed} is not installed; run: pip install 'holdfast[train]'", file=sys.stderr)
                 return 1
         from holdfast.cli._app import app
 
         app(args=arguments, prog_name="holdfast")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except KeyboardInterrupt:  # while modules were being read; later ones are told by the verb
+    except KeyboardInterrupt:  # while modules are being imported; later ones are reported by the verb
         return 130
     return 0

@@ -1,4 +1,4 @@
-"""``holdfast`` itself: its verbs, its version, its help."""
+"""The ``holdfast`` application: verbs, version, help."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import bench, data, evaluate, predict, resume, study, sweep, train
+from holdfast.cli._verb import verb
 
 __all__ = ["app"]
 
@@ -14,9 +15,9 @@ app = typer.Typer(
     name="holdfast",
     no_args_is_help=True,
     rich_markup_mode="rich",
-    pretty_exceptions_enable=False,  # with --debug Python's own traceback, without it none
+    pretty_exceptions_enable=False,  # --debug shows Python's own traceback
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 error, 2 wrong usage, 3 diverged, 130 Ctrl-C, 143 SIGTERM.\n\n"
+    epilog="Exit codes: 0 success, 1 error, 2 wrong usage, 3 training diverged, 130 Ctrl-C, 143 SIGTERM.\n\n"
     "Try: holdfast train addition --set task.steps=50",
 )
 
@@ -40,14 +41,11 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Recurrent networks that hold on: train them, measure them, reproduce the papers."""
+    """Recurrent networks for long sequences: train, evaluate, search settings, reproduce the papers' results."""
 
 
-train.register(app)
-resume.register(app)
-evaluate.register(app)
-predict.register(app)
-sweep.register(app)
+for module in (train, resume, evaluate, predict, sweep, bench):
+    name = module.__name__.rpartition(".")[2]
+    verb(app, name, *module.EXAMPLES)(getattr(module, name))
 app.add_typer(study.app)
 app.add_typer(data.app)
-bench.register(app)

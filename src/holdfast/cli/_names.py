@@ -1,12 +1,14 @@
-"""What a shell can complete. Written down, since looking it up would import PyTorch at every press of the key.
+"""Names for shell completion. They are listed here because looking them up would import PyTorch on every key press.
 
-A test holds these to ``holdfast.train.LAYERS``, ``holdfast.train.OPTIMISERS`` and ``holdfast.tasks.TASKS``.
+A test compares them with ``holdfast.train.LAYERS``, ``holdfast.train.OPTIMISERS`` and ``holdfast.tasks.TASKS``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+
+from holdfast.files import shipped_folder
 
 __all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
@@ -45,23 +47,14 @@ def among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
 
 def studies(incomplete: str) -> list[str]:
-    """Completion of a study's name, from the files below ``studies``.
-
-    Example:
-        >>> studies("no-such-study")
-        []
-    """
-    names = (path.relative_to("studies").with_suffix("").as_posix() for path in Path("studies").rglob("*.toml"))
+    """Completion of a study's name."""
+    root = here if (here := Path("studies")).is_dir() else shipped_folder("studies")
+    names = (path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.toml"))
     return sorted(name for name in names if name.startswith(incomplete))
 
 
 def runs(incomplete: str) -> list[str]:
-    """Completion of a run's folder: those below ``runs``, and those below the folder that is being typed.
-
-    Example:
-        >>> runs("no-such-folder/")
-        []
-    """
+    """Completion of a run folder: those in ``runs``, and those in the folder being typed."""
     below = {Path("runs"), Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)}
     found = {
         path.parent.as_posix() for folder in below for path in folder.glob("**/settings.json") if folder != Path(".")

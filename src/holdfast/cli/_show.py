@@ -1,4 +1,4 @@
-"""Tables and numbers as a person reads them; on stdout, as wide as the terminal, without colour where there is none."""
+"""Output on stdout: tables as wide as the terminal, numbers, JSON."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["number", "show", "show_json", "show_table"]
 
 
 def show(text: str = "") -> None:
-    """A line of the answer."""
+    """Print text."""
     if is_main_process():
         typer.echo(text)
 
 
 def show_json(value: Any) -> None:
-    """The answer for a program."""
+    """Print JSON."""
     show(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
 def show_table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", left: Sequence[str] = ()
 ) -> None:
-    """A table; columns are flush right but for the first and those in ``left``. Nothing is cut off."""
+    """Print a table; the first column and those in ``left`` are left-aligned. Nothing is cut off."""
     if not is_main_process():
         return
     from rich.console import Console
@@ -38,7 +38,7 @@ def show_table(
     for index, name in enumerate(head):
         table.add_column(name, justify="left" if index == 0 or name in left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a name are no markup
+        table.add_row(*(Text(cell) for cell in row))  # Text: brackets in a name are not markup
     console = Console()
     if not console.is_terminal:
         console = Console(width=max(console.width, 160))  # a file or a pipe has no width
@@ -46,7 +46,7 @@ def show_table(
 
 
 def number(value: float | None, digits: int = 5) -> str:
-    """A score: so many digits that count, and a dash where there is none.
+    """A score with this many significant digits; a dash if there is none.
 
     Example:
         >>> number(0.0350312), number(None), number(93.4)

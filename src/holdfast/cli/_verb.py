@@ -1,6 +1,6 @@
-"""What all verbs share: how one is registered, how an error is told, and what the process returns.
+"""What all verbs share: registration, error messages and exit codes.
 
-0 done   1 an error, told in a sentence   2 wrong usage   3 diverged   130 Ctrl-C (SIGINT)   143 SIGTERM        (1)
+0 success   1 error   2 wrong usage   3 training diverged   130 Ctrl-C (SIGINT)   143 SIGTERM        (1)
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class ExitCode:
     """(1) by name."""
 
     DONE, ERROR, USAGE, DIVERGED = 0, 1, 2, 3
-    SIGNALLED = 128  # and the signal's number on top, as shells have it
+    SIGNALLED = 128  # plus the signal's number, as in shells
 
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error comes from.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the full traceback of an error.")]
 
 _EXTRAS = {
     "lightning_fabric": "train",
@@ -47,9 +47,9 @@ def verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[...,
     r"""Register a function as ``holdfast NAME``, with examples below its help and ``--debug`` among its options.
 
     Args:
-        app: where it belongs.
-        name: what a person types.
-        examples: whole command lines; a test runs through all of them.
+        app: the application or group it belongs to.
+        name: of the verb.
+        examples: whole command lines; a test parses all of them.
 
     Example:
         >>> app = typer.Typer()
@@ -68,7 +68,7 @@ def verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[...,
             try:
                 function(*arguments, **options)
             except (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError):
-                raise  # the parser's own; and a reader that closed the pipe wants no more words
+                raise  # the parser's own; and a closed pipe needs no message
             except (Exception, KeyboardInterrupt) as error:
                 if debug:
                     raise
@@ -89,11 +89,11 @@ def verb(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[...,
 
 
 def explained(error: BaseException) -> tuple[int, str]:
-    """The code of (1) and what to say about an error.
+    """The exit code (1) and the message for an error.
 
     Example:
         >>> explained(OSError(errno.ENOSPC, "No space left on device", "runs/x/log.jsonl"))
-        (1, 'runs/x/log.jsonl: No space left on device; make room, or choose a folder on another disk.')
+        (1, 'runs/x/log.jsonl: No space left on device; free some space, or choose a folder on another disk.')
         >>> explained(KeyboardInterrupt())
         (130, 'stopped.')
     """
@@ -107,23 +107,23 @@ def explained(error: BaseException) -> tuple[int, str]:
         case HoldfastError():
             return ExitCode.ERROR, str(error)
         case ImportError() if (extra := _EXTRAS.get((error.name or "").partition(".")[0])) is not None:
-            return ExitCode.ERROR, f"this needs {error.name}: pip install 'holdfast[{extra}]'"
+            return ExitCode.ERROR, f"{error.name} is not installed; run: pip install 'holdfast[{extra}]'"
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             return ExitCode.ERROR, f"{where}{error.strerror or error}{_ADVICE.get(error.errno or 0, '.')}"
         case MemoryError():
-            return ExitCode.ERROR, "not enough memory; lower batch, steps or hidden."
+            return ExitCode.ERROR, "not enough memory; lower --batch, --hidden or task.steps."
         case _:
             return ExitCode.ERROR, (
                 f"unexpected {type(error).__name__}: {error}\n"
-                "This is a fault of Holdfast's: please report it with what the same command prints with --debug."
+                "This is a bug in Holdfast. Please report it with the output of the same command with --debug."
             )
 
 
 _ADVICE = {
-    errno.ENOSPC: "; make room, or choose a folder on another disk.",
-    errno.EDQUOT: "; make room, or choose a folder on another disk.",
-    errno.EROFS: "; choose a folder that can be written to.",
+    errno.ENOSPC: "; free some space, or choose a folder on another disk.",
+    errno.EDQUOT: "; free some space, or choose a folder on another disk.",
+    errno.EROFS: "; choose a writable folder.",
     errno.EACCES: "; change its permissions, or choose another.",
     errno.EPERM: "; change its permissions, or choose another.",
 }

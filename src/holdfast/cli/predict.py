@@ -1,18 +1,16 @@
-"""``holdfast predict``: what a trained run says about a file."""
+"""``holdfast predict``: predictions of a trained run for a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli._names import runs
+from holdfast.cli._options import Run, Which, chosen_from
 from holdfast.cli._show import show
-from holdfast.cli._verb import verb
-from holdfast.cli.evaluate import Which, which_of
 
-__all__ = ["register"]
+__all__ = ["EXAMPLES", "predict"]
 
 EXAMPLES = (
     "holdfast predict runs/mine --data new.csv --out predictions.csv",
@@ -20,18 +18,18 @@ EXAMPLES = (
 )
 
 
-def register(app: typer.Typer) -> None:
-    verb(app, "predict", *EXAMPLES)(predict)
-
-
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that was trained with --data.", autocompletion=runs)],
-    data: Annotated[Path, typer.Option(help="A file of the same form; it needs no target.")],
+    run: Run,
+    data: Annotated[Path, typer.Option(help="File in the same format as the training file; it needs no target.")],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npz.")] = Path("predictions.csv"),
     which: Which = "best",
 ) -> None:
-    """Write a row a sequence: the class and the probability of each, or numbers in the units of the training file."""
-    from holdfast.studies.apply import predict_run
+    """Write one row per sequence: the class and all class probabilities, or numbers in the units of the training file.
 
-    predicted = predict_run(run, data, out, which=which_of(which))  # type: ignore[arg-type]
-    show(f"{predicted.sequences:,} sequences, columns {', '.join(predicted.columns)}: {predicted.path}")
+    The run must have been trained with --data.
+    """
+    from holdfast.runs.apply import predict_run
+
+    weights: Any = chosen_from(("best", "last"), which, "--which")
+    predicted = predict_run(run, data, out, which=weights)
+    show(f"Wrote {predicted.sequences:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")

@@ -8,81 +8,74 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli._names import among, studies
+from holdfast.cli._names import among
+from holdfast.cli._options import Json, Quiet, Root, chosen_from, study_name
 from holdfast.cli._show import number, show, show_json, show_table
-from holdfast.cli._verb import say, verb
+from holdfast.cli._verb import say
 from holdfast.errors import Interrupted
 
 if TYPE_CHECKING:
     from holdfast.studies.sweep import SweepResult, Trial
 
-__all__ = ["register"]
+__all__ = ["EXAMPLES", "sweep"]
 
 EXAMPLES = (
     "holdfast sweep s1/gru-search --trials 50",
     "holdfast sweep s1/gru-search --trials 5 --scale smoke --sampler random",
     "holdfast sweep mine.toml --trials 200 --storage postgresql://user@host/sweeps  # on every machine",
 )
-
-
-def register(app: typer.Typer) -> None:
-    verb(app, "sweep", *EXAMPLES)(sweep)
+SAMPLERS = ("tpe", "random")
 
 
 def sweep(
-    study: Annotated[
-        str, typer.Argument(help="A study's name, or a TOML file, with a table \\[sweep].", autocompletion=studies)
-    ],
-    trials: Annotated[int, typer.Option(min=1, help="How many in all, earlier ones among them.")] = 50,
+    study: Annotated[str, study_name("Name of a study, or a TOML file, with a \\[sweep] table.")],
+    trials: Annotated[int, typer.Option(min=1, help="Total number of trials, including earlier ones.")] = 50,
     storage: Annotated[
-        str | None, typer.Option(help="Any Optuna URL.", show_default="an SQLite file in the folder")
+        str | None, typer.Option(help="Any Optuna URL.", show_default="an SQLite file in the run folder")
     ] = None,
     sampler: Annotated[
         str,
-        typer.Option(help="tpe learns from earlier trials; random does not.", autocompletion=among(("tpe", "random"))),
+        typer.Option(help="tpe learns from earlier trials; random does not.", autocompletion=among(SAMPLERS)),
     ] = "tpe",
-    study_name: Annotated[str | None, typer.Option(help="Its name in the storage.", show_default="the study's")] = None,
-    scale: Annotated[str | None, typer.Option(help="A scale of the study, whose settings come on top.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of its runs.", show_default="runs/sweep-STUDY")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is proposed.")] = 0,
-    root: Annotated[Path, typer.Option(help="Folder of the studies.")] = Path("studies"),
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    study_name: Annotated[
+        str | None, typer.Option(help="Name of the sweep in the storage.", show_default="the study's")
+    ] = None,
+    scale: Annotated[str | None, typer.Option(help="Scale of the study, whose settings are applied on top.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder for the runs.", show_default="runs/sweep-STUDY")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the proposals.")] = 0,
+    root: Root = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
-    r"""Search the ranges in a study's \[sweep] table.
+    r"""Search the ranges in the \[sweep] table of a study.
 
-    The same command again goes on to the total, or joins in from another terminal or machine. A killed worker's trial
-    is taken up again, from its last checkpoint.
+    The same command again continues to the total, or joins in from another terminal or machine. The trial of a killed
+    worker is resumed from its last checkpoint.
     """
-    from holdfast.studies.config import find_study
+    from holdfast.studies.study import find_study
     from holdfast.studies.sweep import sweep as search
 
-    if sampler not in ("tpe", "random"):
-        raise typer.BadParameter(f"{sampler!r} is not one of tpe, random.", param_hint="--sampler")
+    method: Any = chosen_from(SAMPLERS, sampler, "--sampler")
     found = find_study(study, root)
     folder = run or Path("runs") / f"sweep-{found.name.replace('/', '-')}{f'-{scale}' if scale else ''}"
-    say(f"Run folders below {folder}")
+    say(f"Run folders in {folder}")
     try:
         result = search(
             found,
             trials,
             folder,
             storage=storage,
-            sampler=sampler,  # type: ignore[arg-type]
+            sampler=method,
             name=study_name,
             scale=scale,
             seed=seed,
             progress=not quiet,
             told=_say_trial,
-            waiting_for=lambda count: say(
-                f"Waiting for trials of other workers ({count}); those of dead ones are taken up ..."
-            ),
+            waiting_for=lambda count: say(f"Waiting for {count} trials of other workers ..."),
         )
     except Interrupted as error:
         text = str(error).partition(" and saved:")[0]
-        raise Interrupted(
-            f"{text}. The trial is saved; the same command as before goes on with it.", error.signal
-        ) from None
+        raise Interrupted(f"{text}. The trial is saved; the same command resumes it.", error.signal) from None
     if as_json:
         show_json(dataclasses.asdict(result))
     else:
@@ -100,7 +93,7 @@ def _show_result(result: SweepResult, most: int = 10) -> None:
     ended = {status: sum(one.status == status for one in result.trials) for status in ("diverged", "failed")}
     counts.extend(f"{count} {status}" for status, count in ended.items() if count)
     if result.elsewhere:
-        counts.append(f"{result.elsewhere} still with other workers")
+        counts.append(f"{result.elsewhere} still running elsewhere")
     names = list(result.trials[0].values) if result.trials else []
     rows = [
         [str(one.number), *(_value(one.values.get(name)) for name in names), number(one.score), one.status, one.folder]
@@ -109,11 +102,9 @@ def _show_result(result: SweepResult, most: int = 10) -> None:
     title = f"{result.metric}, {result.direction}d; {', '.join(counts)}"
     show_table(title, ["trial", *names, result.metric, "ended", "folder"], rows, left=("ended", "folder"))
     if result.best is not None:
-        show(f"Best: holdfast evaluate {Path(result.folder) / result.best.folder}")
-        show(
-            "As the start of another run: holdfast train --config "
-            f"{Path(result.folder) / result.best.folder / 'settings.json'}"
-        )
+        best = Path(result.folder) / result.best.folder
+        show(f"Best: holdfast evaluate {best}")
+        show(f"Train with its settings: holdfast train --config {best / 'settings.json'}")
     show(f"Storage: {result.storage}")
 
 

@@ -1,7 +1,9 @@
-"""``holdfast train``: one cell or several, on a task or on a file of one's own."""
+"""``holdfast train``: one cell or several, on a task or on your own file."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,29 +11,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli._names import CELLS, OPTIMISERS, SCHEDULES, TASKS, among
+from holdfast.cli._options import Json, Quiet
 from holdfast.cli._show import number, show, show_json, show_table
-from holdfast.cli._verb import ExitCode, is_main_process, say, verb
+from holdfast.cli._verb import ExitCode, is_main_process, say
 from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
-    from holdfast.studies.compare import Comparison
-    from holdfast.studies.config import RunSettings
+    from holdfast.runs.compare import Comparison
+    from holdfast.runs.request import Chosen
+    from holdfast.train.loop import Outcome
 
-__all__ = ["register"]
+__all__ = ["EXAMPLES", "show_outcome", "train"]
 
 EXAMPLES = (
     "holdfast train addition --set task.steps=200 --updates 1000 --lr 1e-2 --optimiser rmsprop",
-    "holdfast train addition --cell sgornn --cell lstm --run runs/both  # a table and a plot of both",
-    "holdfast train --data mine.csv --target label  # works out the rest, and says what it chose",
+    "holdfast train addition --cell sgornn --cell lstm --run runs/both  # compare two cells: a table and a plot",
+    "holdfast train --data mine.csv --target label  # chooses the other settings and prints them",
     "holdfast train --config run.toml --seed 1",
     "holdfast train addition --devices 2 --run runs/two-processes",
 )
 
-_WHAT, _HOW, _WHERE = "What to train", "How", "Where"
-
-
-def register(app: typer.Typer) -> None:
-    verb(app, "train", *EXAMPLES)(train)
+_what, _how, _where = (
+    functools.partial(typer.Option, rich_help_panel=panel) for panel in ("What to train", "How to train", "Output")
+)
 
 
 def train(
@@ -39,79 +41,57 @@ def train(
         str | None,
         typer.Argument(help=f"One of: {', '.join(TASKS)}.", show_default=False, autocompletion=among(TASKS)),
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="A .csv, .parquet or .npz file of your own.", rich_help_panel=_WHAT)
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="Its column to predict.", rich_help_panel=_WHAT)] = None,
+    data: Annotated[Path | None, _what(help="Train on your own .csv, .parquet or .npz file.")] = None,
+    target: Annotated[str | None, _what(help="Column of that file to predict.")] = None,
     cell: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"One of: {', '.join(CELLS)}. Given twice or more: a comparison.",
+        _what(
+            help=f"One of: {', '.join(CELLS)}. Repeat to compare cells.",
             autocompletion=among(CELLS),
             show_default="sgornn",
-            rich_help_panel=_WHAT,
         ),
     ] = None,
-    hidden: Annotated[int | None, typer.Option(min=1, help="Hidden units.", rich_help_panel=_WHAT)] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="Layers.", rich_help_panel=_WHAT)] = None,
-    updates: Annotated[int | None, typer.Option(min=1, help="How long: updates.", rich_help_panel=_HOW)] = None,
-    epochs: Annotated[float | None, typer.Option(help="How long: passes over the data.", rich_help_panel=_HOW)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=_HOW)] = None,
+    hidden: Annotated[int | None, _what(min=1, help="Hidden units.")] = None,
+    layers: Annotated[int | None, _what(min=1, help="Number of layers.")] = None,
+    updates: Annotated[int | None, _how(min=1, help="Number of updates.")] = None,
+    epochs: Annotated[float | None, _how(help="Number of passes over the data; give --updates or --epochs.")] = None,
+    lr: Annotated[float | None, _how(help="Learning rate.")] = None,
     optimiser: Annotated[
-        str | None,
-        typer.Option(help=f"One of: {', '.join(OPTIMISERS)}.", autocompletion=among(OPTIMISERS), rich_help_panel=_HOW),
+        str | None, _how(help=f"One of: {', '.join(OPTIMISERS)}.", autocompletion=among(OPTIMISERS))
     ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Sequences an update.", rich_help_panel=_HOW)] = None,
-    clip: Annotated[float | None, typer.Option(help="Largest norm of a gradient.", rich_help_panel=_HOW)] = None,
+    batch: Annotated[int | None, _how(min=1, help="Sequences per update.")] = None,
+    clip: Annotated[float | None, _how(help="Maximum gradient norm.")] = None,
     schedule: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Of the learning rate: {', '.join(SCHEDULES)}.",
-            autocompletion=among(SCHEDULES),
-            rich_help_panel=_HOW,
-        ),
+        str | None, _how(help=f"Learning-rate schedule: {', '.join(SCHEDULES)}.", autocompletion=among(SCHEDULES))
     ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(min=1, help="Stop after so many evaluations without a better one.", rich_help_panel=_HOW),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of weights, order and noise.", rich_help_panel=_HOW)] = None,
+    patience: Annotated[int | None, _how(min=1, help="Stop after this many evaluations without improvement.")] = None,
+    seed: Annotated[int | None, _how(min=0, help="Seed for weights, data order and noise.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        _how(
             "--set",
             metavar="KEY=VALUE",
             help="Any other setting, as in TOML: task.steps=200, cell.options.recurrent=exp. "
             "For one of several cells: lstm:train.lr=1e-3.",
-            rich_help_panel=_HOW,
         ),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            help="A TOML file with the tables task, cell and train, or a run's settings.json.", rich_help_panel=_HOW
-        ),
+        Path | None, _how(help="TOML file with the tables task, cell and train, or the settings.json of a run.")
     ] = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the run.", show_default="runs/TASK-CELL-N", rich_help_panel=_WHERE),
-    ] = None,
-    figure: Annotated[
-        Path | None,
-        typer.Option(help="File of a comparison's plot.", show_default="RUN/comparison.png", rich_help_panel=_WHERE),
-    ] = None,
-    devices: Annotated[int, typer.Option(min=1, help="Processes that share each batch.", rich_help_panel=_WHERE)] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.", rich_help_panel=_WHERE)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.", rich_help_panel=_WHERE)] = False,
+    run: Annotated[Path | None, _where(help="Run folder.", show_default="runs/TASK-CELL-N")] = None,
+    figure: Annotated[Path | None, _where(help="Plot file of a comparison.", show_default="RUN/comparison.png")] = None,
+    devices: Annotated[int, _where(min=1, help="Number of processes that share each batch.")] = 1,
+    quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Train a cell on a task or on your own sequences.
 
-    Ctrl-C saves and says how to go on; a killed run goes on too, with [bold]holdfast resume RUN[/bold].
+    Ctrl-C saves the run. [bold]holdfast resume RUN[/bold] resumes a stopped or killed run.
     """
-    from holdfast.studies.request import Request, choose
+    from holdfast.runs.request import Request, choose
 
     if updates is not None and epochs is not None:
-        raise typer.BadParameter("how long is told in updates or in epochs, not in both.", param_hint="--epochs")
+        raise typer.BadParameter("give --updates or --epochs, not both.", param_hint="--epochs")
     given: dict[str, Any] = {
         "cell.hidden_size": hidden,
         "cell.layers": layers,
@@ -130,55 +110,52 @@ def train(
     for sentence in chosen.choices:
         say(sentence)
     if len(chosen.settings) == 1:
-        _one(chosen.settings[0], run, devices, quiet, as_json)
+        _one(chosen, run, devices, quiet, as_json)
     elif devices > 1:
-        raise ConfigError("--devices shares the batches of one cell; train several cells one command after the other.")
+        raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
-        _several(chosen.settings, run, figure, quiet, as_json)
+        _several(chosen, run, figure, quiet, as_json)
 
 
-def _one(settings: RunSettings, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
-    import dataclasses
+def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
+    from holdfast.runs.train import train_run
 
-    from holdfast.studies.run import train_run
-
+    settings, task = chosen.settings[0], chosen.tasks[0]
     name = settings.network.name
     folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
     say(f"Run folder: {folder}")
-    outcome = train_run(settings, folder, progress=not quiet, devices=devices, label=name)
+    show_outcome(
+        folder, train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name), as_json
+    )
+
+
+def show_outcome(folder: Path, outcome: Outcome, as_json: bool) -> None:
+    """How a run ended, and the next command."""
     if as_json:
         show_json({"folder": str(folder), **dataclasses.asdict(outcome)})
         return
-    show(ending(str(folder), outcome))
-
-
-def ending(folder: str, outcome: Any) -> str:
-    """How a run ended, and what can be done with it."""
     scores = "; ".join(
         f"{split} {', '.join(f'{name} {number(value)}' for name, value in parts.items())}"
         for split, parts in outcome.last.items()
     )
     reason = f" {outcome.reason}" if outcome.reason else ""
-    best = f" Best {number(outcome.best)} at update {outcome.best_update}." if outcome.best is not None else ""
-    skipped = f" {outcome.skipped} updates were left out, as they were not finite." if outcome.skipped else ""
-    return (
+    best = f" Best: {number(outcome.best)} at update {outcome.best_update}." if outcome.best is not None else ""
+    skipped = f" Skipped {outcome.skipped} non-finite updates." if outcome.skipped else ""
+    show(
         f"{outcome.status.capitalize()} after {outcome.updates} updates in {outcome.seconds:.1f} s, "
         f"{outcome.parameters:,} parameters.{reason}\n"
-        f"At the end: {scores}.{best}{skipped}\n"
+        f"Last evaluation: {scores}.{best}{skipped}\n"
         f"Next: holdfast evaluate {folder}"
     )
 
 
-def _several(
-    settings: tuple[RunSettings, ...], run: Path | None, figure: Path | None, quiet: bool, as_json: bool
-) -> None:
-    import dataclasses
+def _several(chosen: Chosen, run: Path | None, figure: Path | None, quiet: bool, as_json: bool) -> None:
+    from holdfast.runs.compare import compare
 
-    from holdfast.studies.compare import compare
-
+    settings = chosen.settings
     folder = _folder(run, f"{settings[0].task_name}-{'-'.join(one.network.name for one in settings)}")
-    say(f"Run folders below {folder}")
-    comparison = compare(settings, folder, figure=figure, progress=not quiet)
+    say(f"Run folders in {folder}")
+    comparison = compare(settings, folder, tasks=chosen.tasks, figure=figure, progress=not quiet)
     if as_json:
         show_json(dataclasses.asdict(comparison))
     else:
@@ -190,12 +167,13 @@ def _several(
 def show_comparison(comparison: Comparison) -> None:
     """The table that ``make demo`` ends with."""
     score = {"mse": "error"}.get(comparison.metric, comparison.metric)
-    head = ["cell", "parameters", "learning rate", "updates a second", f"{comparison.split} {score}", "ended"]
+    head = ["cell", "parameters", "learning rate", "updates", "updates/s", f"{comparison.split} {score}", "ended"]
     rows = [
         [
             row.name,
             f"{row.parameters:,}",
             f"{row.lr:g}",
+            f"{row.updates:,}",
             f"{row.updates / row.seconds:.1f}" if row.seconds else "-",
             number(row.score),
             row.status,
@@ -203,7 +181,7 @@ def show_comparison(comparison: Comparison) -> None:
         for row in comparison.rows
     ]
     if comparison.baseline is not None:
-        rows.append(["best constant answer", "0", "", "", number(comparison.baseline), ""])
+        rows.append(["best constant answer", "0", "", "", "", number(comparison.baseline), ""])
     show_table(comparison.setting, head, rows, left=("ended",))
     for row in comparison.rows:
         if row.reason:
@@ -213,13 +191,13 @@ def show_comparison(comparison: Comparison) -> None:
 
 
 def _folder(asked: Path | None, stem: str, *, several: bool = False) -> Path:
-    """The folder that was asked for, or the first free one of this name, taken by making it."""
+    """The folder asked for, or the first free one of this name, reserved by creating it."""
     if asked is not None:
         return asked
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        raise ConfigError("Under torchrun every process has to be told the same folder: add --run FOLDER.")
+        raise ConfigError("Under torchrun all processes need the same run folder; add --run FOLDER.")
     if (told := os.environ.get("HOLDFAST_RUN_FOLDER")) and not is_main_process():
-        return Path(told)  # by the process that started this one for --devices
+        return Path(told)  # from the process that started this one for --devices
     for count in range(1, 1_000_000):
         folder = Path("runs") / f"{stem}-{count}"
         try:
@@ -229,4 +207,4 @@ def _folder(asked: Path | None, stem: str, *, several: bool = False) -> Path:
         if several:
             os.environ["HOLDFAST_RUN_FOLDER"] = str(folder)
         return folder
-    raise ConfigError(f"runs/{stem}-1 to runs/{stem}-999999 are taken; choose a folder with --run.")
+    raise ConfigError(f"runs/{stem}-1 to runs/{stem}-999999 exist; choose a folder with --run.")

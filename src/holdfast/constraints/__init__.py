@@ -1,1 +1,25 @@
 """Maps from free weights onto a set, each with the set's membership test. They hold under any optimiser."""
+
+from __future__ import annotations
+
+from holdfast.constraints.gates import ScalarGates
+from holdfast.constraints.orthogonal import (
+    HouseholderProduct,
+    OrthogonalMap,
+    RotationProduct,
+    ScaledCayley,
+    SkewExponential,
+    orthogonal,
+    orthogonal_map,
+)
+
+__all__ = [
+    "HouseholderProduct",
+    "OrthogonalMap",
+    "RotationProduct",
+    "ScalarGates",
+    "ScaledCayley",
+    "SkewExponential",
+    "orthogonal",
+    "orthogonal_map",
+]

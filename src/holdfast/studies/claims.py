@@ -1,8 +1,8 @@
-"""Whether a claim was borne out: met, not met, or not run.
+"""Whether a claim is confirmed: met, not met, or not run.
 
     m = mean over seeds,  s = √(Σ (x - m)² / (n - 1))       (1)
 
-A bound is held against m. A seed without the number, because its run diverged, cannot bear a claim out.
+A bound is compared with m. A claim is not met if a seed has no number because its run diverged.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from holdfast.studies.config import Claim, Study
 from holdfast.studies.result import StudyResult
+from holdfast.studies.study import Claim, Study
 
 __all__ = ["Judged", "Summary", "judge", "shown", "summary"]
 
 _ROUNDING = 1e-12
-"""A mean that is a bound but for the last bits of its sum meets it."""
+"""A mean that differs from a bound only by rounding meets it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Summary:
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A claim beside what came out.
+    """A claim and its result.
 
     Args:
         claim: of the study.
-        status: what the table says.
+        status: the verdict.
         ours: the claim's number over seeds.
-        theirs: that of the run it is compared with, if it is.
-        scale: at which.
+        theirs: that of the run it is compared with, if any.
+        scale: of the result.
     """
 
     claim: Claim
@@ -66,7 +66,7 @@ class Judged:
 
     @property
     def text(self) -> str:
-        """What came out, in the table."""
+        """The result, as in the table."""
         if self.status == "not run":
             return "not run"
         ours = self.ours.text(self.claim.metric)
@@ -77,7 +77,7 @@ def judge(study: Study, result: StudyResult | None, scale: str) -> tuple[Judged,
     """Every claim of a study, judged by a result at a scale.
 
     Example:
-        >>> from holdfast.studies.config import Run, Scale
+        >>> from holdfast.studies.study import Run, Scale
         >>> claim = Claim("it has 1,411 parameters", run="a", metric="parameters", equals=1411)
         >>> study = Study("Tiny", run=(Run("a"),), scale={"small": Scale()}, claim=(claim,))
         >>> judge(study, None, "small")[0].status

@@ -1,22 +1,17 @@
-"""Curves of a study: the mean over seeds as a line, the standard deviation as a band, as in S3's Figure 4."""
+"""Figures of a study: the mean over seeds as a line, the standard deviation as a band, as in S3's Figure 4."""
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from holdfast.errors import MissingExtraError
-from holdfast.studies.config import Figure, Run, Study
-from holdfast.studies.result import Measured, StudyResult, difference
+from holdfast.runs.curves import Line, draw_lines
+from holdfast.runs.measured import Measured, difference
+from holdfast.studies.result import StudyResult
+from holdfast.studies.study import Figure, Run, Study, matches
 
 __all__ = ["draw", "draw_all"]
-
-_COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8e5ea2", "#e08e2b", "#4d4d4d", "#17a2a2", "#a0522d")  # apart in grey too
-_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 
 
 def draw_all(study: Study, result: StudyResult, folder: str | Path) -> list[Path]:
@@ -32,44 +27,24 @@ def draw_all(study: Study, result: StudyResult, folder: str | Path) -> list[Path
 
 def draw(study: Study, result: StudyResult, figure: Figure, path: str | Path) -> Path | None:
     """Draw one figure into a PNG file. None, and no file, if no run of it has a curve yet."""
-    lines = [(run, *_band(run, result, figure)) for run in study.run if _shown(run, figure)]
-    lines = [line for line in lines if line[1]]
-    if not lines:
-        return None
-    plt = _pyplot()
-    picture, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    groups = len({run.group for run, *_ in lines}) > 1
-    for index, (run, xs, means, spreads) in enumerate(lines):
-        colour = _COLOURS[index % len(_COLOURS)]
-        label = f"{run.title}, {run.group}" if groups and run.group else run.title
-        style, mark = _STYLES[index // len(_COLOURS) % len(_STYLES)], "o" if len(xs) == 1 else None
-        axes.plot(xs, means, color=colour, label=label, linestyle=style, marker=mark, linewidth=1.6)
-        if any(spread > 0 for spread in spreads):
-            low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-            high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-            axes.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
-        for x, y in _ends(run, result, figure):  # where a run diverged, a cross says that the line was not cut by us
-            axes.plot([x], [y], color=colour, marker="x", markersize=8, markeredgewidth=2)
-    if figure.baseline is not None:
-        axes.axhline(figure.baseline, color="#777777", linestyle=":", linewidth=1.2, label="baseline")
-    if figure.log:
-        axes.set_yscale("log")
-    if figure.y_limits is not None:
-        axes.set_ylim(*figure.y_limits)
-    axes.set_title(figure.title)
-    axes.set_xlabel(figure.x_label or figure.x)
-    axes.set_ylabel(figure.y_label or figure.y)
-    axes.grid(True, which="major", alpha=0.25)
-    axes.legend(fontsize=9, framealpha=0.85)
-    picture.text(0.995, 0.005, f"{study.name}: {result.scale}", ha="right", va="bottom", fontsize=6, color="#777777")
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    picture.savefig(path, dpi=130, metadata={"Software": None})  # no version inside: the same curves give the same file
-    plt.close(picture)
-    return Path(path)
-
-
-def _shown(run: Run, figure: Figure) -> bool:
-    return any(fnmatch.fnmatchcase(run.name, pattern) for pattern in figure.runs)
+    runs = [(run, _band(run, result, figure)) for run in study.run if matches(run.name, figure.runs)]
+    runs = [(run, band) for run, band in runs if band[0]]
+    groups = len({run.group for run, _ in runs}) > 1
+    lines = [
+        Line(f"{run.title}, {run.group}" if groups and run.group else run.title, *band, _ends(run, result, figure))
+        for run, band in runs
+    ]
+    return draw_lines(
+        lines,
+        path,
+        title=figure.title,
+        x_label=figure.x_label or figure.x,
+        y_label=figure.y_label or figure.y,
+        log=figure.log,
+        baseline=figure.baseline,
+        y_limits=figure.y_limits,
+        note=f"{study.name}: {result.scale}",
+    )
 
 
 def _band(run: Run, result: StudyResult, figure: Figure) -> tuple[list[float], list[float], list[float]]:
@@ -90,24 +65,9 @@ def _ends(run: Run, result: StudyResult, figure: Figure) -> list[tuple[float, fl
 
 def _points(measured: Measured, figure: Figure) -> list[tuple[float, float]]:
     first, minus, second = difference(figure.y)
-    xs, ys = measured.curve.get(figure.x, ()), _column(measured.curve, first)
+    xs, ys = measured.curve.get(figure.x, ()), measured.curve.get(first, ())
     if minus:
-        others = _column(measured.curve, second)
+        others = measured.curve.get(second, ())
         ys = [None if a is None or b is None else a - b for a, b in zip(ys, others, strict=False)]
     pairs = [(x, y) for x, y in zip(xs, ys, strict=False) if x is not None and y is not None and math.isfinite(y)]
     return [(x, y) for x, y in pairs if y > 0] if figure.log else pairs
-
-
-def _column(curve: dict[str, tuple[float | None, ...]], name: str) -> Sequence[float | None]:
-    return curve.get(name, ())
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ModuleNotFoundError:
-        raise MissingExtraError("Figures need matplotlib: pip install 'holdfast[train]'.") from None
-    matplotlib.use("Agg")  # draws into files; needs no screen
-    import matplotlib.pyplot as plt
-
-    return plt

@@ -2,66 +2,88 @@
 
     measured = procedure(settings table, options, folder)      (1)
 
-A procedure that is interrupted is called again with the same arguments, and goes on with what its folder holds.
+A procedure that was interrupted is called again with the same arguments and continues from what its folder holds.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from holdfast.errors import ConfigError, DivergedError
-from holdfast.studies.config import run_settings
-from holdfast.studies.result import Measured
-from holdfast.studies.run import cell_parameters, read_outcome, train_run
-from holdfast.train.log import read_log
-from holdfast.train.loop import Outcome
+from holdfast.errors import ConfigError
+from holdfast.runs.measured import Measured, measure
+from holdfast.runs.settings import run_settings
 
-__all__ = ["PROCEDURES", "Procedure", "columns", "measured_run", "procedure", "train"]
+__all__ = ["PROCEDURES", "Procedure", "procedure", "train"]
 
 
 class Procedure(Protocol):
     """(1)."""
 
     def __call__(
-        self, table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
+        self, table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool = True, label: str = ...
     ) -> Measured: ...
 
 
 PROCEDURES: dict[str, Procedure] = {}
-"""Procedures by the name that study files call them."""
-
-Made = TypeVar("Made", bound=Procedure)
+"""Procedures by their names in study files."""
 
 
-def procedure(name: str) -> Callable[[Made], Made]:
-    """Register a function under ``name``, so that a run can say ``procedure = name``.
+def procedure(
+    name: str, defaults: Mapping[str, Any] | None = None, needed: Collection[str] = ()
+) -> Callable[[Callable[..., Measured]], Procedure]:
+    """Register a function under ``name``, for runs with ``procedure = name``.
 
-    The function gets the run's settings as tables, the run's ``options``, and a folder of its own that holds whatever
-    an earlier, interrupted call left there.
+    The function gets the run's settings as tables, the run's ``options``, and a folder of its own that keeps what an
+    earlier, interrupted call left there.
+
+    Args:
+        name: in study files.
+        defaults: options and their defaults; the function gets all of them. None: any option, unchecked.
+        needed: options without a default.
 
     Example:
-        >>> @procedure("doctest")
+        >>> @procedure("doctest", {"x": 1})
         ... def double(table, options, folder, *, progress, label):
         ...     return Measured(last={"twice": 2 * options["x"]})
-        >>> PROCEDURES.pop("doctest")({}, {"x": 4}, Path("."), progress=False, label="").value("twice", "last")
+        >>> double({}, {"x": 4}, Path(".")).value("twice", "last")
         8
+        >>> PROCEDURES.pop("doctest")({}, {"y": 4}, Path("."), label="tiny")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: tiny: the procedure doctest has no option 'y'; known: x.
     """
 
-    def register(function: Made) -> Made:
-        PROCEDURES[name] = function
-        return function
+    def register(function: Callable[..., Measured]) -> Procedure:
+        @functools.wraps(function)
+        def checked(
+            table: dict[str, Any],
+            options: dict[str, Any],
+            folder: Path,
+            *,
+            progress: bool = True,
+            label: str = "training",
+        ) -> Measured:
+            known = sorted({*(defaults or ()), *needed})
+            for option in options if defaults is not None else ():
+                if option not in known:
+                    raise ConfigError(
+                        f"{label}: the procedure {name} has no option {option!r}; known: {', '.join(known) or 'none'}."
+                    )
+            if missing := sorted(set(needed) - options.keys()):
+                raise ConfigError(f"{label}: the procedure {name} needs the option {missing[0]!r}.")
+            return function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
+
+        PROCEDURES[name] = checked
+        return checked
 
     return register
 
 
-@procedure("train")
-def train(
-    table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool = True, label: str = "training"
-) -> Measured:
-    """Train by the settings; a run that diverges is measured up to there.
+@procedure("train", {})
+def train(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str) -> Measured:
+    """Train by the settings; a run that diverges is measured up to that point.
 
     Example:
         >>> import tempfile
@@ -73,69 +95,4 @@ def train(
         >>> train(table, {}, Path(tempfile.mkdtemp()), progress=False).curve["update"]
         (1, 2)
     """
-    if options:
-        raise ConfigError(
-            f"{label}: the procedure train has no options, got {', '.join(options)}; settings go into set."
-        )
-    settings = run_settings(table, label)
-    found = measured_run(folder, lambda: train_run(settings, folder, progress=progress, label=label))
-    return dataclasses.replace(found, cell_parameters=cell_parameters(folder))
-
-
-def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:
-    """What a training in ``folder`` came to, from its outcome and its log; if it diverges, up to there.
-
-    Example:
-        >>> import tempfile
-        >>> from holdfast.studies import run_settings, train_run
-        >>> settings = run_settings({
-        ...     "task": {"name": "addition", "steps": 4, "validation": 8},
-        ...     "cell": {"hidden_size": 4},
-        ...     "train": {"updates": 2, "batch": 4},
-        ... })
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> measured_run(folder, lambda: train_run(settings, folder, progress=False)).updates
-        2
-    """
-    try:
-        outcome = run()
-    except DivergedError:
-        outcome = read_outcome(folder)
-        if outcome is None:
-            raise
-    rows = [_flat(entry) for entry in read_log(folder / "log.jsonl")]
-    best = next((row for row in rows if row["update"] == outcome.best_update), {})
-    last = {} if outcome.status == "diverged" else (rows[-1] if rows else {})
-    return Measured(
-        status=outcome.status,
-        reason=outcome.reason.replace(f"{folder}/", ""),  # results name no folder of this machine
-        best=_scores(best),
-        last=_scores(last),
-        curve=columns(rows),
-        parameters=outcome.parameters,
-        updates=outcome.updates,
-        seconds=outcome.seconds,
-    )
-
-
-def columns(rows: Sequence[Mapping[str, float | None]]) -> dict[str, tuple[float | None, ...]]:
-    """Rows as the columns of a curve.
-
-    Example:
-        >>> columns([{"update": 1, "loss": 0.5}, {"update": 2}])
-        {'update': (1, 2), 'loss': (0.5, None)}
-    """
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: tuple(row.get(name) for row in rows) for name in names}
-
-
-def _flat(entry: Mapping[str, Any]) -> dict[str, float | None]:
-    """A line of the log with its splits' scores as ``split.score``."""
-    flat: dict[str, float | None] = {}
-    for name, value in entry.items():
-        flat |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
-
-
-def _scores(row: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: value for name, value in row.items() if "." in name}
+    return measure(run_settings(table, label), folder, progress=progress, label=label)

@@ -1,4 +1,4 @@
-"""A result beside what the paper printed, as Markdown. Misses stay in the table."""
+"""A result beside the paper's, as Markdown. Claims that are not met stay in the table."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
 from holdfast.studies.claims import Judged, judge, shown, summary
-from holdfast.studies.config import Run, Study
 from holdfast.studies.figures import draw_all
-from holdfast.studies.result import SeedResult, StudyResult, read_result
+from holdfast.studies.result import SeedResult, StudyResult, read_result, result_folder
+from holdfast.studies.study import Run, Study, settings_digest
 
 __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
 
 
 def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()) -> str:
-    """A page on a study at a scale: claims, runs, figures, and the setting they were measured in.
+    """The report of a study at a scale: claims, runs, figures, and where they were measured.
 
     Args:
-        study: what was asked.
-        result: what came out.
+        study: what was run.
+        result: its result.
         figures: picture files to link, beside the page.
 
     Example:
-        >>> from holdfast.studies.config import Scale
+        >>> from holdfast.studies.study import Scale
         >>> study = Study("Tiny", source="S3, §3.1", run=(Run("a"),), scale={"small": Scale()}, name="s3/tiny")
         >>> print(report(study, StudyResult("s3/tiny", "small")).splitlines()[0])
         # Tiny
@@ -78,11 +78,11 @@ class Row:
     status: str
 
 
-def overview(studies: Iterable[Study], results: str | Path = "results") -> list[Row]:
-    """A row a claim: each study at the largest scale that has a result; scales are in the file's order, small first.
+def overview(studies: Iterable[Study], results: str | Path | None = None) -> list[Row]:
+    """One row per claim: each study at its largest scale with a result; scales are in the file's order, small first.
 
     Example:
-        >>> from holdfast.studies.config import Claim, Scale
+        >>> from holdfast.studies.study import Claim, Scale
         >>> claim = Claim("it has 1,411 parameters", run="a", metric="parameters", equals=1411, paper="1,411")
         >>> study = Study("Tiny", run=(Run("a"),), scale={"small": Scale()}, claim=(claim,), name="s3/tiny")
         >>> [(row.claim, row.status) for row in overview([study], "no-such-folder")]
@@ -90,7 +90,8 @@ def overview(studies: Iterable[Study], results: str | Path = "results") -> list[
     """
     rows = []
     for study in studies:
-        at = [(name, read_result(Path(results) / study.name / name / "result.json")) for name in study.scale]
+        folders = {name: result_folder(study.name, name, results) for name in study.scale}
+        at = [(name, read_result(folder / "result.json")) for name, folder in folders.items()]
         there = [(name, result) for name, result in at if result is not None and name != "smoke"]
         scale, result = there[-1] if there else ("", None)
         for judged in judge(study, result, scale):
@@ -129,7 +130,7 @@ def _claims(judged: Sequence[Judged]) -> str:
 
 
 def _runs(study: Study, result: StudyResult) -> str:
-    """A row a run, those of a group together, in the file's order."""
+    """One row per run, in the file's order."""
     rows = []
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
@@ -213,8 +214,6 @@ def _ended(study: Study, result: StudyResult) -> str:
 
 
 def _setting(study: Study, result: StudyResult) -> str:
-    from holdfast.studies.study import settings_digest  # which writes reports, and so imports this
-
     lines = [f"- {sentence}" for sentence in dict.fromkeys(it.environment.sentence for it in result.results)]
     dates = sorted({entry.date for entry in result.results})
     if dates:

@@ -1,4 +1,4 @@
-"""What a study came to, as it stands in ``result.json``."""
+"""The result of a study, as in ``result.json``."""
 
 from __future__ import annotations
 
@@ -7,57 +7,15 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.files import write_atomically
-from holdfast.studies.environment import Environment
-from holdfast.studies.schema import structured, table_of
+from holdfast.files import shipped_folder, write_atomically
+from holdfast.runs.environment import Environment
+from holdfast.runs.measured import Measured
+from holdfast.runs.schema import read_file, structured, table_of
 
-__all__ = ["Attempt", "Measured", "SeedResult", "StudyResult", "difference", "read_result", "write_result"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Measured:
-    """What a procedure gives back.
-
-    Args:
-        status: "diverged" is a result like the others.
-        reason: why it stopped early or diverged.
-        best: metrics at the evaluation whose monitored metric is best, ``{"validation.mse": 0.03}``.
-        last: metrics at the end; empty if there is none because the run diverged.
-        curve: columns of equal length, ``{"update": (100, 200), "validation.mse": (0.1, 0.03)}``.
-        parameters, cell_parameters: free numbers of the model, and of its recurrent layer alone.
-        updates, seconds: how long it took.
-
-    Example:
-        >>> Measured(best={"train.accuracy": 0.9, "test.accuracy": 0.75}).value("train.accuracy - test.accuracy")
-        0.15
-    """
-
-    status: Literal["finished", "stopped", "diverged"] = "finished"
-    reason: str = ""
-    best: dict[str, float | None] = dataclasses.field(default_factory=dict)
-    last: dict[str, float | None] = dataclasses.field(default_factory=dict)
-    curve: dict[str, tuple[float | None, ...]] = dataclasses.field(default_factory=dict)
-    parameters: int | None = None
-    cell_parameters: int | None = None
-    updates: int = 0
-    seconds: float = 0.0
-
-    def value(self, metric: str, pick: str = "best") -> float | None:
-        """A metric, or the difference of two; None where there is no such number."""
-        if metric == "diverged":
-            return float(self.status == "diverged")
-        if metric in ("parameters", "cell_parameters", "updates", "seconds"):
-            return getattr(self, metric)
-        scores = self.best if pick == "best" else self.last
-        first, minus, second = difference(metric)
-        value = _finite(scores.get(first))
-        if not minus or value is None:
-            return value
-        other = _finite(scores.get(second))
-        return None if other is None else round(value - other, 12)
+__all__ = ["Attempt", "SeedResult", "StudyResult", "read_result", "result_folder", "write_result"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,19 +77,24 @@ class StudyResult:
         return tuple(result for result in self.results if result.run == run)
 
     def values(self, run: str, metric: str, pick: str = "best") -> list[float | None]:
-        """A metric of a run, a value a seed."""
+        """A metric of a run, one value per seed."""
         return [result.value(metric, pick) for result in self.of(run)]
 
 
-def difference(metric: str) -> tuple[str, bool, str]:
-    """The two metrics of ``"a - b"``; a metric without a minus is the first alone.
+def result_folder(study: str, scale: str, results: str | Path | None = None) -> Path:
+    """The folder with the result of a study at a scale.
+
+    Args:
+        study, scale: their names.
+        results: of all studies. None: ``results`` in the current folder if it has this one, else those that come with
+            Holdfast.
 
     Example:
-        >>> difference("train.loss - test.loss"), difference("test.loss")
-        (('train.loss', True, 'test.loss'), ('test.loss', False, ''))
+        >>> result_folder("s3/tiny", "small", "results").as_posix()
+        'results/s3/tiny/small'
     """
-    first, minus, second = metric.partition(" - ")
-    return first.strip(), bool(minus), second.strip()
+    here = Path(results or "results") / study / scale
+    return here if results is not None or here.is_dir() else shipped_folder("results") / study / scale
 
 
 def read_result(path: str | Path) -> StudyResult | None:
@@ -144,15 +107,8 @@ def read_result(path: str | Path) -> StudyResult | None:
     path = Path(path)
     if not path.is_file():
         return None
-    try:
-        table = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{path} is not JSON: {error}; remove it and run the study again: what is done is kept."
-        ) from None
-    result = structured(StudyResult, table, str(path))
+    hint = "Delete it and run the study again; finished runs are kept."
+    result = structured(StudyResult, read_file(path, hint), str(path))
     for entry in result.results:
         if not 0 <= entry.chosen < len(entry.attempts):
             raise ConfigError(f"{path}: {entry.run}, seed {entry.seed}: there is no attempt {entry.chosen}.")
@@ -160,7 +116,7 @@ def read_result(path: str | Path) -> StudyResult | None:
 
 
 def write_result(path: str | Path, result: StudyResult | Measured) -> None:
-    """Write a result, whole or not at all; numbers that are none become null, curves keep six digits.
+    """Write a result, whole or not at all; non-finite numbers become null, curves keep six digits.
 
     Example:
         >>> import tempfile
@@ -185,7 +141,7 @@ def _clean(node: Any, curve: bool = False) -> Any:
 
 
 def _pretty(node: Any, indent: int = 0) -> str:
-    """JSON with a line a key, but lists of numbers on one: readable, and a small difference is a small diff."""
+    """JSON with one line per key and lists of numbers on one line: readable, with small diffs."""
     inner, outer = " " * (indent + 1), " " * indent
     if isinstance(node, dict) and node:
         parts = [f"{inner}{json.dumps(name)}: {_pretty(part, indent + 1)}" for name, part in node.items()]
@@ -193,7 +149,3 @@ def _pretty(node: Any, indent: int = 0) -> str:
     if isinstance(node, list) and any(isinstance(part, (dict, list)) for part in node):
         return "[\n" + ",\n".join(inner + _pretty(part, indent + 1) for part in node) + f"\n{outer}]"
     return json.dumps(node, allow_nan=False)
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

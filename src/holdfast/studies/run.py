@@ -1,208 +1,164 @@
-"""One training run in a folder of its own: begun, gone on with, or loaded again.
+"""From a study to its result: runs × seeds × values tried, each in a folder of its own.
 
-    settings.json      what it was told, every default written out; its presence makes the folder a run's
-    environment.json   where it began
-    model.json         what was built of them: its layers in words, its free numbers and those of the recurrent layer
-    log.jsonl, times.jsonl, last.safetensors, best.safetensors, outcome.json      by ``holdfast.train.fit``
-
-Each file appears whole or not at all.
+A finished run is never repeated. A finished attempt leaves ``measured.json`` in its folder; the study's
+``result.json`` is assembled from them after every run, so a study that is killed, or divided among processes by
+``only``, loses nothing.
 """
 
 from __future__ import annotations
 
-import json
-import random
-from collections.abc import Mapping
+import datetime
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
 
-import numpy as np
-import torch
-
-from holdfast.errors import CheckpointError, ConfigError, DivergedError
+from holdfast.errors import CheckpointError, ConfigError, Interrupted
 from holdfast.files import write_atomically
-from holdfast.studies.config import RunSettings, run_settings, to_table
-from holdfast.studies.environment import environment
-from holdfast.studies.schema import structured, table_of
-from holdfast.tasks import Task
-from holdfast.train.checkpoint import load_model_
-from holdfast.train.loop import Outcome, fit
-from holdfast.train.model import SequenceModel, build
-from holdfast.train.progress import Progress
+from holdfast.runs.environment import environment
+from holdfast.runs.measured import Measured
+from holdfast.runs.schema import listed, read_file, structured
+from holdfast.studies.procedures import PROCEDURES
+from holdfast.studies.report import write_report
+from holdfast.studies.result import Attempt, SeedResult, StudyResult, read_result, write_result
+from holdfast.studies.study import Run, Study, attempt_digest, matches, settings_digest
 
-__all__ = ["cell_parameters", "load_run", "prepare", "read_outcome", "read_settings", "resume_run", "train_run"]
+__all__ = ["run_study"]
 
 
-def train_run(
-    settings: RunSettings,
-    folder: str | Path,
+def run_study(
+    study: Study,
+    scale: str,
+    results: str | Path = "results",
     *,
-    progress: bool | Progress = True,
-    devices: int = 1,
-    label: str = "training",
-) -> Outcome:
-    """Train in ``folder``, or go on there if it holds a run of the same settings; a finished one is not run again.
+    runs: str | Path = "runs",
+    only: Sequence[str] | None = None,
+    progress: bool = True,
+) -> StudyResult:
+    """Run the parts of a study that have no result at this scale yet, and write result, report and figures.
 
     Args:
-        settings: what to train.
-        folder: made if it is not there. One that holds a run of other settings is refused.
-        progress: show it: True, False, or an object of your own, as in ``fit``.
-        devices: processes to share each batch among.
-        label: what the progress bar says.
+        study: from ``load_study``.
+        scale: one of its scales.
+        results: where results go: ``<results>/<study>/<scale>/``.
+        runs: where logs and checkpoints go: ``<runs>/<study>/<scale>/<run>/``.
+        only: names or patterns of runs; the others keep their results.
+        progress: show it.
 
     Raises:
-        DivergedError: the loss or a gradient was no number; ``outcome.json`` says so too.
-
-    Example:
-        >>> import tempfile
-        >>> settings = run_settings({
-        ...     "task": {"name": "addition", "steps": 4, "validation": 8},
-        ...     "cell": {"hidden_size": 4},
-        ...     "train": {"updates": 2, "batch": 4},
-        ... })
-        >>> train_run(settings, tempfile.mkdtemp(), progress=False).updates
-        2
+        Interrupted: SIGINT or SIGTERM came. The same call resumes.
     """
-    folder = Path(folder)
-    _claim(folder, to_table(settings))
-    if (outcome := read_outcome(folder)) is not None:
-        if outcome.status == "diverged":
-            raise DivergedError(outcome.reason)
-        return outcome
-    model, task = prepare(settings)
-    _write(
-        folder / "model.json", {"model": str(model), "parameters": _count(model), "cell_parameters": _count(model.rnn)}
+    folder, work = Path(results) / study.name / scale, Path(runs) / study.name / scale
+    chosen, known = _chosen(study, scale, only), _known(study, scale, folder)
+    try:
+        for run in chosen:
+            for seed in study.seeds(run, scale):
+                if (run.name, seed) not in known:
+                    _seed_result(study, scale, run, seed, work, progress=progress)
+                    _write(study, scale, folder, work)
+    except Interrupted as error:
+        message = f"{error} To resume the study: holdfast study run {study.name} --scale {scale}"
+        raise Interrupted(message, error.signal) from None
+    result = _write(study, scale, folder, work)
+    _copy_pictures(study, scale, chosen, folder, work)
+    write_report(study, result, folder)
+    return result
+
+
+def _copy_pictures(study: Study, scale: str, runs: Sequence[Run], folder: Path, work: Path) -> None:
+    """Pictures that procedures drew, ``picture-*.png``, beside the report as ``<run>-picture-*.png``."""
+    for run in runs:
+        for seed in study.seeds(run, scale)[:1]:  # a picture is of one network, not of a mean
+            for value in study.values(run, scale):
+                made = work / run.name / f"seed-{seed}-{attempt_digest(study, scale, run, seed, value)}"
+                for picture in sorted(made.glob("picture-*.png")):
+                    write_atomically(folder / f"{run.name}-{picture.name}", picture.read_bytes())
+
+
+def _seed_result(
+    study: Study, scale: str, run: Run, seed: int, work: Path, *, progress: bool = True, make: bool = True
+) -> SeedResult | None:
+    """Try the values in order until one is good enough. With ``make=False``, None if that needs another run."""
+    attempts: list[Attempt] = []
+    for value in study.values(run, scale):
+        table, options = study.table(run, scale, seed, value), study.options(run, scale)
+        folder = work / run.name / f"seed-{seed}-{attempt_digest(study, scale, run, seed, value)}"
+        measured = _read_measured(folder / "measured.json")
+        if measured is None:
+            if not make:
+                return None
+            folder.mkdir(parents=True, exist_ok=True)
+            tried = "" if value is None else f", {run.search.key if run.search else ''} = {value}"
+            label = f"{run.name}, seed {seed}{tried}"
+            measured = PROCEDURES[run.procedure](table, options, folder, progress=progress, label=label)
+            write_result(folder / "measured.json", measured)
+        attempts.append(Attempt(value, measured))
+        if run.search and run.search.until.reached(measured.value(run.search.until.metric)):
+            break
+    return SeedResult(
+        run=run.name,
+        seed=seed,
+        settings=settings_digest(study, scale, run, seed),
+        attempts=tuple(attempts),
+        chosen=_best(run, attempts),
+        date=datetime.date.today().isoformat(),
+        environment=environment(),
     )
-    return fit(model, task, settings.training, folder, progress=progress, devices=devices, label=label)
 
 
-def resume_run(folder: str | Path, *, progress: bool | Progress = True, devices: int = 1) -> Outcome:
-    """Go on with the run in ``folder``, to the weights it would have ended with had it never stopped.
+def _best(run: Run, attempts: Sequence[Attempt]) -> int:
+    """The attempt to report: the best by the metric of ``until``; one that diverged only if nothing else has one."""
+    if run.search is None:
+        return 0
+    until = run.search.until
+    sign = 1 if until.at_most is not None else -1
 
-    Example:
-        >>> resume_run("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
-    """
-    return train_run(read_settings(folder), folder, progress=progress, devices=devices)
+    def rank(index: int) -> tuple[bool, float]:
+        value = attempts[index].measured.value(until.metric)
+        return value is None, 0.0 if value is None else sign * value
 
-
-def load_run(folder: str | Path, which: Literal["best", "last"] = "best") -> tuple[RunSettings, SequenceModel, Task]:
-    """The settings, the trained model and the task of the run in ``folder``.
-
-    Args:
-        folder: of a run.
-        which: the weights at the best evaluation so far, or the last ones saved.
-
-    Example:
-        >>> load_run("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
-    """
-    settings, path = read_settings(folder), Path(folder) / f"{which}.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no {path.name} yet; train it first: holdfast resume {folder}")
-    model, task = prepare(settings)
-    load_model_(model, path)
-    return settings, model, task
+    return min(range(len(attempts)), key=rank)
 
 
-def prepare(settings: RunSettings) -> tuple[SequenceModel, Task]:
-    """The task, and the model at its start: its weights are a function of the settings and their seed alone.
-
-    Example:
-        >>> settings = run_settings({"task": {"name": "addition"}, "train": {"updates": 10}})
-        >>> model, task = prepare(settings)
-        >>> sum(weight.numel() for weight in model.parameters())
-        1411
-    """
-    task = settings.task.load()
-    seed = settings.training.seed
-    torch.manual_seed(seed)
-    random.seed(seed)  # the checkpoint holds these two too, so they must not differ from run to run
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one
-    return build(settings.network, task.spec, getattr(task, "vectors", None)), task
+def _known(study: Study, scale: str, folder: Path) -> dict[tuple[str, int], SeedResult]:
+    """What ``result.json`` has of this study as it now is, by run and seed."""
+    result, known = read_result(folder / "result.json"), {}
+    for run in study.runs_at(scale):
+        for entry in result.of(run.name) if result else ():
+            if entry.settings == settings_digest(study, scale, run, entry.seed):
+                known[run.name, entry.seed] = entry
+    return known
 
 
-def read_settings(folder: str | Path) -> RunSettings:
-    """The settings of the run in ``folder``.
-
-    Example:
-        >>> read_settings("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
-    """
-    path = Path(folder) / "settings.json"
-    if not path.is_file():
-        raise ConfigError(f"{folder} holds no run: there is no settings.json in it.")
-    return run_settings(_json(path), str(path))
-
-
-def read_outcome(folder: str | Path) -> Outcome | None:
-    """What the run in ``folder`` came to, or None if it has not ended.
-
-    Example:
-        >>> read_outcome("no-such-run") is None
-        True
-    """
-    path = Path(folder) / "outcome.json"
-    return structured(Outcome, _json(path), str(path)) if path.is_file() else None
-
-
-def cell_parameters(folder: str | Path) -> int:
-    """Free numbers of the recurrent layer of the run in ``folder``, as its ``model.json`` has them.
-
-    Example:
-        >>> cell_parameters("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
-    """
-    path = Path(folder) / "model.json"
-    if path.is_file():
-        return int(_json(path)["cell_parameters"])
-    return _count(prepare(read_settings(folder))[0].rnn)  # a folder that was trained by ``fit`` alone
-
-
-def _claim(folder: Path, table: dict[str, Any]) -> None:
-    """Write the settings into a new folder, or see that those in an old one are the same."""
-    path = folder / "settings.json"
-    if not path.is_file():
-        _write(folder / "environment.json", table_of(environment()))
-        _write(path, table)
-        return
-    held = to_table(run_settings(_json(path), str(path)))
-    for name, (before, now) in _differences(held, table):
-        raise ConfigError(
-            f"{folder} holds a run with {name} = {before!r}, not {now!r}; choose another folder, or go on with that "
-            f"run: holdfast resume {folder}"
-        )
-
-
-def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any], where: str = ""):
-    for name in {**held, **wanted}:
-        before, now = held.get(name), wanted.get(name)
-        if isinstance(before, Mapping) and isinstance(now, Mapping):
-            yield from _differences(before, now, f"{where}{name}.")
-        elif before != now:
-            yield f"{where}{name}", (before, now)
-
-
-def _json(path: Path) -> Any:
+def _write(study: Study, scale: str, folder: Path, work: Path) -> StudyResult:
+    """``result.json`` from all that has ended so far, by this process or another."""
+    known, entries = _known(study, scale, folder), []
+    for run in study.runs_at(scale):
+        for seed in study.seeds(run, scale):
+            entry = known.get((run.name, seed)) or _seed_result(study, scale, run, seed, work, make=False)
+            entries += [entry] if entry is not None else []
+    result = StudyResult(study.name, scale, tuple(entries))
     try:
-        return json.loads(path.read_bytes())
+        write_result(folder / "result.json", result)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}; the run in this folder cannot go on.") from None
+        raise CheckpointError(
+            f"Could not write {folder / 'result.json'}: {error.strerror}. The runs are kept."
+        ) from None
+    return result
 
 
-def _write(path: Path, table: Mapping[str, Any]) -> None:
+def _read_measured(path: Path) -> Measured | None:
+    if not path.is_file():
+        return None
+    hint = "Delete it, and its run is measured again."
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(table, indent=2) + "\n")
-    except OSError as error:
-        raise CheckpointError(f"Could not write {path}: {error.strerror}; choose another folder.") from None
+        return structured(Measured, read_file(path, hint), str(path))
+    except ConfigError as error:
+        raise error if hint in str(error) else ConfigError(f"{error} {hint}") from None
 
 
-def _count(model: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+def _chosen(study: Study, scale: str, only: Sequence[str] | None) -> tuple[Run, ...]:
+    runs = study.runs_at(scale)
+    for pattern in only or ():
+        if not any(matches(run.name, (pattern,)) for run in runs):
+            known = listed(run.name for run in runs)
+            raise ConfigError(f"--only {pattern} matches no run of {study.name} at {scale}; known: {known}.")
+    return tuple(run for run in runs if only is None or matches(run.name, only))

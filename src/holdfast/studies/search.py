@@ -1,4 +1,4 @@
-"""What a sweep searches, and what for: the table ``sweep`` of a study file.
+"""The ``sweep`` table of a study file: the ranges to search and the objective.
 
 [sweep]
 objective = { metric = "validation.mse", direction = "minimise" }
@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, SettingError
-from holdfast.studies.config import Study
-from holdfast.studies.schema import structured
+from holdfast.runs.schema import listed, structured
+from holdfast.studies.study import Study
 from holdfast.train.metrics import HIGHER_IS_BETTER
+from holdfast.train.settings import check_range
 
 if TYPE_CHECKING:
     import optuna
@@ -28,7 +29,7 @@ __all__ = ["Objective", "Range", "Search", "read_search"]
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What is looked for.
+    """What a sweep optimises.
 
     Args:
         metric: a split and a score, ``"validation.mse"``.
@@ -47,7 +48,7 @@ class Objective:
     def __post_init__(self) -> None:
         split, _, score = self.metric.partition(".")
         if not split or not score or "." in score:
-            raise SettingError(f'objective.metric expects a split and a score, "validation.mse"; got {self.metric!r}.')
+            raise SettingError(f'metric must be a split and a score, such as "validation.mse"; got {self.metric!r}.')
 
     @property
     def maximise(self) -> bool:
@@ -57,7 +58,7 @@ class Objective:
         return self.metric.partition(".")[2] in HIGHER_IS_BETTER
 
     def value(self, log: list[dict[str, Any]]) -> float | None:
-        """The objective of a run with these entries in its log; None if no evaluation gave a number.
+        """The objective of a run with this log; None if no evaluation gave a finite number.
 
         Example:
             >>> Objective("validation.mse").value([{"validation": {"mse": 0.3}}, {"validation": {"mse": 0.2}}])
@@ -73,13 +74,13 @@ class Objective:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Where one setting may lie: numbers between two ends, both among them, or one of a few values.
+    """The range of one setting: numbers from ``low`` to ``high``, both included, or one of a few values.
 
     Args:
-        low, high: the ends; whole numbers if both are written as such.
-        step: only multiples of it away from ``low``.
+        low, high: the ends; whole numbers if both are written without a decimal point.
+        step: only ``low`` plus multiples of it.
         log: as many trials between 1 and 10 as between 10 and 100.
-        choices: instead of ends: values of any kind, tables too.
+        choices: instead of ends: values of any kind, also tables.
 
     Example:
         >>> Range(low=16, high=256, step=16).whole, Range(low=0.1, high=1, log=True).whole
@@ -95,25 +96,24 @@ class Range:
     def __post_init__(self) -> None:
         if self.choices:
             if self.low is not None or self.high is not None or self.step is not None or self.log:
-                raise SettingError("a range expects low and high, or choices, not both.")
+                raise SettingError("give low and high, or choices, not both.")
             return
         if self.low is None or self.high is None:
-            raise SettingError("a range expects low and high, or choices.")
+            raise SettingError("give low and high, or choices.")
         if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low <= self.high):
-            raise SettingError(f"a range expects low <= high, got {self.low} and {self.high}.")
+            raise SettingError(f"low must be finite and at most high, got {self.low} and {self.high}.")
         if self.log and (self.low <= 0 or self.step is not None):
-            raise SettingError("a logarithmic range expects low above 0 and no step.")
-        if self.step is not None and not 0 < self.step < math.inf:
-            raise SettingError(f"a range expects a step above 0, got {self.step}.")
+            raise SettingError("log = true needs low greater than 0 and no step.")
+        check_range(self, ("step",), 0, above=True)
 
     @property
     def whole(self) -> bool:
-        """Whether it is one of whole numbers."""
+        """Whether it is a range of whole numbers."""
         return all(isinstance(end, int) for end in (self.low, self.high, self.step) if end is not None)
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values that a sweep may come upon, for a check before it begins."""
+        """Some of its values, for a check before the sweep starts."""
         return self.choices or (self.low, self.high)
 
     def draw(self, trial: optuna.Trial, name: str) -> Any:
@@ -127,7 +127,7 @@ class Range:
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
     def meant(self, stored: Any) -> Any:
-        """The value that a storage keeps as ``stored``.
+        """The value that a storage holds as ``stored``.
 
         Example:
             >>> Range(choices=({"kind": "linear"}, "none")).meant('{"kind": "linear"}')
@@ -138,12 +138,12 @@ class Range:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """The table ``sweep`` of a study: what is looked for, and the range of each setting by its dotted key.
+    """The ``sweep`` table of a study.
 
     Args:
-        objective: what for.
-        ranges: at least one.
-        run: the run of the study whose settings it starts from; the study's defaults if empty.
+        objective: what to optimise.
+        ranges: by dotted key, at least one.
+        run: the run whose settings every trial starts from; the study's defaults if empty.
     """
 
     objective: Objective
@@ -163,16 +163,14 @@ def read_search(study: Study) -> Search:
         holdfast.errors.ConfigError: study: unknown key 'lo' in sweep.train.clip; known: choices, high, log, low, step.
     """
     if not study.sweep:
-        raise ConfigError(f"{study.name} has no [sweep] table: nothing says what to search.")
+        raise ConfigError(f"{study.name} has no [sweep] table, so there is nothing to search.")
     table = dict(study.sweep)
     if "objective" not in table:
         raise ConfigError(f'{study.name}: sweep.objective is missing, such as {{ metric = "validation.mse" }}.')
     objective = structured(Objective, table.pop("objective"), study.name, "sweep.objective")
     run = table.pop("run", "")
     if run not in ("", *(one.name for one in study.run)):
-        raise ConfigError(
-            f"{study.name}: sweep.run is {run!r}; known: {', '.join(one.name for one in study.run) or 'none'}."
-        )
+        raise ConfigError(f"{study.name}: unknown sweep.run {run!r}; known: {listed(one.name for one in study.run)}.")
     ranges = {name: structured(Range, part, study.name, f"sweep.{name}") for name, part in _flat(table)}
     if not ranges:
         raise ConfigError(
@@ -182,7 +180,7 @@ def read_search(study: Study) -> Search:
 
 
 def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Ranges by dotted key, from keys that are dotted and from tables in tables alike."""
+    """Ranges by dotted key, from dotted keys and from nested tables alike."""
     fields = {field.name for field in dataclasses.fields(Range)}
     for name, part in table.items():
         dotted = f"{where}{name}"
@@ -194,6 +192,6 @@ def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]
 
 
 def _label(choice: Any) -> Any:
-    """A choice as a storage can keep it: tables and lists are text there."""
+    """A choice as a storage can hold it: tables and lists become text."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else json.dumps(choice, sort_keys=True)

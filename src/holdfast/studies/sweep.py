@@ -1,13 +1,13 @@
-"""A search over settings, with Optuna; of any number of processes and machines, any of which may be killed.
+"""Search over settings with Optuna, by any number of processes and machines, any of which may be killed.
 
     proposal of trial n = f(seed, n, scores of the trials that ended before)        (1) random search: f(seed, n)
 
-What is searched, and what for, is a table of the study: see ``search.py``.
+The ranges and the objective are a table of the study: see ``search.py``.
 
-A trial is a training run in a folder of its own. While it runs, its worker gives a sign of life to the storage; when
-that stays away, the trial is put back into the queue with the same values and the same folder, and whoever takes it
-goes on from its last checkpoint. The total of trials is a property of the sweep, not of a call: the same command
-again goes on, or joins in.
+A trial is a training run in a folder of its own. While it runs, its worker sends heartbeats to the storage. When they
+stop, the trial returns to the queue with the same values and the same folder, and the next worker resumes it from its
+last checkpoint. The total number of trials belongs to the sweep, not to a call: the same command again continues the
+sweep, or joins it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import ConfigError, DivergedError, HoldfastError, MissingExtraError, SettingError, ShapeError
 from holdfast.files import write_atomically
-from holdfast.studies.config import Study, overridden, run_settings
-from holdfast.studies.run import train_run
+from holdfast.runs.schema import listed
+from holdfast.runs.settings import overridden, run_settings
+from holdfast.runs.train import train_run
 from holdfast.studies.search import Search, read_search
+from holdfast.studies.study import Study
 from holdfast.train.log import read_log
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepResult", "Trial", "sweep"]
 
-SIGN_OF_LIFE = 15  # seconds between two of a worker
-GRACE = 60  # seconds without one until its trial is taken up again
+HEARTBEAT = 15  # seconds between two
+GRACE = 60  # seconds without one until a trial returns to the queue
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,10 +47,10 @@ class Trial:
     Args:
         number: in the storage.
         values: what was drawn, by dotted key.
-        score: the objective; None if there is none.
+        score: the objective, or None.
         status: "finished", "diverged", or "failed" by an error.
-        reason: of the last two.
-        folder: of its run, below the sweep's.
+        reason: why it diverged or failed.
+        folder: of its run, in the sweep's folder.
     """
 
     number: int
@@ -61,12 +63,12 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True)
 class SweepResult:
-    """What a sweep has come to.
+    """The state of a sweep.
 
     Args:
         metric, direction: of the objective.
         trials: those that have ended, best first, those without a score last.
-        elsewhere: how many are still being run by other workers.
+        elsewhere: how many are still running in other workers.
         folder: of all its runs.
         storage: where Optuna keeps it, without a password.
     """
@@ -99,12 +101,12 @@ def sweep(
     waiting_for: Callable[[int], None] | None = None,
     grace: int = GRACE,
 ) -> SweepResult:
-    """Search until ``trials`` trials have ended, here or in other processes; go on with those that were left.
+    """Search until ``trials`` trials have ended, here or in other processes; interrupted ones are resumed.
 
     Args:
         study: with a table ``sweep``.
-        trials: how many in all, those of earlier calls among them. Workers that begin the last trials at the same
-            moment may run a few more between them.
+        trials: how many in total, including earlier calls. Workers that start the last trials at the same moment may
+            run a few more.
         folder: where the runs go, one folder each.
         storage: any Optuna URL, for several machines; ``sweep.db`` in ``folder``, an SQLite file, if None.
         sampler: "tpe" learns from the trials that ended; "random" does not.
@@ -113,11 +115,11 @@ def sweep(
         seed: of the proposals (1). The runs' own seed is a setting of theirs.
         progress: of each run.
         told: called after each trial with it and the best so far.
-        waiting_for: called when nothing is left but this many trials that others have begun.
-        grace: seconds without a sign of life until a trial is taken up again.
+        waiting_for: called when only trials of other workers are left, with their number.
+        grace: seconds without a heartbeat until a trial returns to the queue.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM came. The trial was saved, and waits for the next worker.
+        Interrupted: SIGINT or SIGTERM came. The trial is saved and waits for the next worker.
 
     Example:
         >>> import tempfile
@@ -134,9 +136,9 @@ def sweep(
         (2, True)
     """
     if trials < 1:
-        raise SettingError(f"A sweep expects at least 1 trial, got {trials}.")
+        raise SettingError(f"trials must be at least 1, got {trials}.")
     if sampler not in ("tpe", "random"):
-        raise SettingError(f'A sweep knows the samplers "tpe" and "random"; got {sampler!r}.')
+        raise SettingError(f'sampler must be "tpe" or "random", got {sampler!r}.')
     search, base = read_search(study), _base(study, scale)
     _check(study.name, search, base)
     folder = Path(folder)
@@ -152,7 +154,7 @@ def sweep(
             running, waiting = _in_state(known, "RUNNING"), _in_state(known, "WAITING")
             if done >= trials:
                 break
-            if not waiting and done + running >= trials:  # the rest is being run elsewhere, or its worker is dead
+            if not waiting and done + running >= trials:  # the rest runs elsewhere, or its worker is dead
                 if waiting_for is not None:
                     waiting_for(running)
                 if _unchanged(theirs, known, grace + 2 * _interval(grace), optuna):
@@ -177,7 +179,7 @@ class _Searched:
         self.number: int | None = None  # of the trial that this worker ran last
 
     def open(self, url: str, name: str, sampler: str, seed: int, grace: int) -> optuna.Study:
-        """The sweep in its storage, made if it is not there; one of other settings is refused."""
+        """The sweep in its storage, created if needed; one with other settings is refused."""
         optuna = self.optuna
         theirs = optuna.create_study(
             storage=_storage(optuna, url, grace),
@@ -192,8 +194,8 @@ class _Searched:
             theirs.set_user_attr("fingerprint", now)
         elif held != now:
             raise ConfigError(
-                f"The sweep {name!r} in {_shown(url)} was begun with other ranges or settings; "
-                "give this one another folder or another --study-name."
+                f"The sweep {name!r} in {_shown(url)} has other ranges or settings; "
+                "choose another folder with --run, or another --study-name."
             )
         return theirs
 
@@ -202,17 +204,17 @@ class _Searched:
         return hashlib.sha256(json.dumps(held, sort_keys=True, default=str).encode()).hexdigest()
 
     def work(self, theirs: optuna.Study) -> None:
-        """One trial: one that waits, or a new one."""
+        """Run one trial: a waiting one, or a new one."""
         try:
             theirs.optimize(self.run, n_trials=1)
         except BaseException as error:
             if self._given_away(error):
                 return
-            self.put_back(theirs)  # a signal, a full disk: no fault of the trial's
+            self.put_back(theirs)  # a signal or a full disk, not an error of the trial
             raise
 
     def run(self, trial: optuna.Trial) -> float:
-        """Train with the values of a trial, in its folder or in that of the trial that it takes up."""
+        """Train with the values of a trial, in its folder or in that of the trial it resumes."""
         self.number = trial.number
         values = {name: one.draw(trial, name) for name, one in self.search.ranges.items()}
         place = trial.user_attrs.get("folder") or f"trial-{trial.number:04d}"
@@ -223,11 +225,11 @@ class _Searched:
                 train_run(settings, self.folder / place, progress=self.progress, label=place)
             score = self.search.objective.value(read_log(self.folder / place / "log.jsonl"))
             if score is None:
-                raise SettingError(f"No evaluation gave {self.search.objective.metric}; is it one that the task has?")
-        except DivergedError as error:  # counts as worse than every number, which a sampler can learn from
+                raise SettingError(f"No evaluation gave a finite {self.search.objective.metric}.")
+        except DivergedError as error:  # worse than every number, which a sampler can learn from
             trial.set_user_attr("diverged", str(error))
             raise self.optuna.TrialPruned(str(error)) from None
-        except (ConfigError, SettingError, ShapeError) as error:  # this value cannot be; others may
+        except (ConfigError, SettingError, ShapeError) as error:  # an invalid value; others may be valid
             trial.set_user_attr("error", str(error))
             if self._hopeless(trial.study):
                 raise
@@ -235,7 +237,7 @@ class _Searched:
         return score
 
     def _given_away(self, error: BaseException) -> bool:
-        """Whether this worker stood still for so long that its trial was given to another, who has the same result."""
+        """Whether this worker was silent for so long that its trial was given to another, with the same result."""
         chain: list[BaseException] = []
         while error is not None and error not in chain:
             chain.append(error)
@@ -244,12 +246,12 @@ class _Searched:
         return any(isinstance(one, finished) or str(one).startswith("Cannot tell a ") for one in chain)
 
     def _hopeless(self, theirs: optuna.Study) -> bool:
-        """Whether three trials, and all so far, gave errors alone: the mistake is in the study, not in a value."""
+        """Whether three trials, and all so far, failed: the mistake is in the study, not in a value."""
         ended = [one for one in theirs.get_trials(deepcopy=False) if _counts(one)]
         return len(ended) >= 2 and all("error" in one.user_attrs for one in ended)
 
     def put_back(self, theirs: optuna.Study) -> None:
-        """Queue the trial that this worker was at again, unless it came to an end of its own."""
+        """Queue the interrupted trial of this worker again, unless it ended by itself."""
         for one in theirs.get_trials(deepcopy=False):
             if one.number == self.number and one.state.name == "FAIL" and not _counts(one):
                 _put_back(theirs, one)
@@ -292,7 +294,7 @@ def _base(study: Study, scale: str | None) -> dict[str, Any]:
 
 
 def _check(source: str, search: Search, base: Mapping[str, Any]) -> None:
-    """The settings at the ends of every range, so that a mistake shows before the first trial."""
+    """Check the settings at the ends of every range, so that a mistake shows before the first trial."""
     first = {name: one.ends[0] for name, one in search.ranges.items()}
     for name, one in search.ranges.items():
         for end in one.ends:
@@ -301,19 +303,18 @@ def _check(source: str, search: Search, base: Mapping[str, Any]) -> None:
     split = search.objective.metric.partition(".")[0]
     if split not in settings.training.evaluate_on:
         on = ", ".join(settings.training.evaluate_on)
-        raise ConfigError(
-            f"{source}: sweep.objective asks for {search.objective.metric}, but train.evaluate_on has {on}."
-        )
+        raise ConfigError(f"{source}: sweep.objective needs {split!r} in train.evaluate_on, got {on}.")
     spec = settings.task.load().spec
     known = {"loss", spec.metric} | ({"accuracy"} if spec.loss != "mse" else set())
     if (score := search.objective.metric.partition(".")[2]) not in known:
+        scores = listed(sorted(known))
         raise ConfigError(
-            f"{source}: sweep.objective asks for {score!r}; {settings.task_name} has {', '.join(sorted(known))}."
+            f"{source}: sweep.objective must be a score of {settings.task_name} ({scores}), got {score!r}."
         )
 
 
 def _storage(optuna: Any, url: str, grace: int) -> Any:
-    """Optuna's storage at a URL. Workers that start together all find no tables in it, and one of them makes them."""
+    """Optuna's storage at a URL. Of workers that start together, one creates its tables."""
     import sqlalchemy.exc
 
     options = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
@@ -335,38 +336,25 @@ def _storage(optuna: Any, url: str, grace: int) -> Any:
 
 
 def _make_sampler(optuna: Any, kind: str, seed: int) -> Any:
-    """(1): a fresh sampler a trial, seeded by its number, so that workers never propose the same by accident."""
+    """(1): a new state for every trial, seeded by its number, so that workers never propose the same by accident."""
+    base = optuna.samplers.RandomSampler if kind == "random" else optuna.samplers.TPESampler
 
-    class ByNumber(optuna.samplers.BaseSampler):
+    class ByNumber(base):
         def before_trial(self, study: Any, trial: Any) -> None:
             mixed = hashlib.sha256(f"{seed} {trial.number}".encode()).digest()
-            number = int.from_bytes(mixed[:4], "big")
-            self.inner = (
-                optuna.samplers.RandomSampler(seed=number)
-                if kind == "random"
-                else optuna.samplers.TPESampler(seed=number)
-            )
-            self.inner.before_trial(study, trial)
-
-        def infer_relative_search_space(self, study: Any, trial: Any) -> Any:
-            return self.inner.infer_relative_search_space(study, trial)
-
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> Any:
-            return self.inner.sample_relative(study, trial, search_space)
-
-        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:
-            return self.inner.sample_independent(study, trial, param_name, param_distribution)
+            base.__init__(self, seed=int.from_bytes(mixed[:4], "big"))
+            super().before_trial(study, trial)
 
     return ByNumber()
 
 
 def _put_back(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
-    """Queue a trial that was cut short again: same values, same folder, so that its run goes on."""
+    """Queue an interrupted trial again, with the same values and folder, so that its run is resumed."""
     study.enqueue_trial(trial.params, user_attrs=trial.user_attrs)
 
 
 def _counts(trial: optuna.trial.FrozenTrial) -> bool:
-    """Whether a trial is one of the total: it ended by itself. One that was cut short goes on under a new number."""
+    """Whether a trial counts in the total: it ended by itself. An interrupted one is resumed under a new number."""
     return trial.state.name in ("COMPLETE", "PRUNED") or (trial.state.name == "FAIL" and "error" in trial.user_attrs)
 
 
@@ -375,7 +363,7 @@ def _in_state(trials: list[optuna.trial.FrozenTrial], state: str) -> int:
 
 
 def _unchanged(theirs: optuna.Study, known: list[optuna.trial.FrozenTrial], seconds: float, optuna: Any) -> bool:
-    """Wait for a trial elsewhere to end, or to go without signs of life; True if neither came: it is alive."""
+    """Wait for a trial elsewhere to end or to miss its heartbeats; True if neither happened."""
     before, end = [one.state for one in known], time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(min(1.0, seconds / 20))
@@ -386,12 +374,12 @@ def _unchanged(theirs: optuna.Study, known: list[optuna.trial.FrozenTrial], seco
 
 
 def _interval(grace: int) -> int:
-    return max(1, min(SIGN_OF_LIFE, grace // 4))
+    return max(1, min(HEARTBEAT, grace // 4))
 
 
 @contextlib.contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Hold a lock, where locks are known: a worker that was given up for dead, and is not, ends its run first."""
+    """Hold a lock, where the disk has locks: a worker that was taken for dead, but is not, ends its run first."""
     try:
         import fcntl
     except ImportError:
@@ -405,11 +393,11 @@ def _alone(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet_optuna() -> Iterator[Any]:
-    """Optuna, without its own log and without its word that signs of life are experimental."""
+    """Optuna, without its own log and its warning that heartbeats are experimental."""
     try:
         import optuna
     except ImportError:
-        raise MissingExtraError("A sweep needs Optuna: pip install 'holdfast[sweep]'") from None
+        raise MissingExtraError("A sweep needs Optuna: pip install 'holdfast[sweep]'.") from None
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.CRITICAL)
     try:
@@ -422,7 +410,7 @@ def _quiet_optuna() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _clear_errors(url: str) -> Iterator[None]:
-    """What a storage can say, as a ConfigError that names it."""
+    """Errors of a storage as a ConfigError that names it."""
     import optuna
     import sqlalchemy.exc
 
@@ -440,7 +428,7 @@ def _clear_errors(url: str) -> Iterator[None]:
     except RuntimeError as error:
         if isinstance(error, HoldfastError) or "optuna" not in str(error).lower():
             raise
-        raise ConfigError(f"The storage {_shown(url)} is of another Optuna: {error}") from None
+        raise ConfigError(f"The storage {_shown(url)} belongs to another version of Optuna: {error}") from None
 
 
 def _shown(url: str) -> str:
@@ -451,7 +439,7 @@ def _shown(url: str) -> str:
     try:
         return sqlalchemy.engine.make_url(url).render_as_string(hide_password=True)
     except sqlalchemy.exc.ArgumentError:
-        return url if "@" not in url else "(a URL that cannot be read)"
+        return url if "@" not in url else "(an invalid URL)"
 
 
 def _write_result(folder: Path, result: SweepResult) -> None:

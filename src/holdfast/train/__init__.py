@@ -1,16 +1,16 @@
-"""Training: settings, the network, the loop, checkpoints."""
+"""Training: settings, the model, the loop, checkpoints."""
 
 from holdfast.train.loop import Outcome, evaluate, fit, predict
 from holdfast.train.model import LAYERS, SequenceModel, build
 from holdfast.train.optimisers import OPTIMISERS
-from holdfast.train.settings import Network, Schedule, Training
+from holdfast.train.settings import LRSchedule, ModelSettings, Training
 
 __all__ = [
     "LAYERS",
     "OPTIMISERS",
-    "Network",
+    "LRSchedule",
+    "ModelSettings",
     "Outcome",
-    "Schedule",
     "SequenceModel",
     "Training",
     "build",

@@ -21,7 +21,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -46,7 +46,7 @@ from holdfast.train.progress import Progress, make_progress
 from holdfast.train.settings import Training
 from holdfast.types import State
 
-__all__ = ["Outcome", "evaluate", "fit", "predict", "run_lengths"]
+__all__ = ["Outcome", "ended", "evaluate", "fit", "predict", "read_outcome", "run_lengths"]
 
 
 class Task(Protocol):
@@ -111,12 +111,13 @@ def fit(
     training: Training,
     folder: Path | str,
     *,
-    progress: bool | Progress = True,
+    progress: bool = True,
     label: str = "training",
+    watch: Callable[[int], None] | None = None,
     devices: int = 1,
     accelerator: str = "cpu",
 ) -> Outcome:
-    """Train ``model`` on ``task``, or go on where the run in ``folder`` was left.
+    """Train ``model`` on ``task``, or resume the run in ``folder``.
 
     Args:
         model: ``(inputs, lengths, state) -> (answers, state)``, such as ``SequenceModel``; trained in place. What its
@@ -124,11 +125,12 @@ def fit(
             before every update.
         task: where batches come from.
         training: the settings.
-        folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run goes on; if
-            it holds an outcome that is returned.
-        progress: True for a bar (or lines, without a terminal), False for silence, or an object of your own.
+        folder: the run's: log, checkpoints and outcome are written here. If it holds a checkpoint the run resumes; if
+            it holds an outcome, that is returned.
+        progress: show a bar, or lines without a terminal.
         label: what the bar says.
-        devices, accelerator: as Lightning Fabric knows them. Under ``torchrun`` the processes are taken from it.
+        watch: called after every update with the number of updates made.
+        devices, accelerator: as in Lightning Fabric. Under ``torchrun`` its processes are used.
 
     Returns:
         The ``Outcome``, also in ``outcome.json``. The model ends with its last weights; ``best.safetensors`` has the
@@ -143,10 +145,11 @@ def fit(
     Example:
         >>> import tempfile
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, validation=64).load()
         >>> training = Training(updates=20, batch=16, evaluate_every=10)
-        >>> outcome = fit(build(Network("sgornn", 8), task.spec), task, training, tempfile.mkdtemp(), progress=False)
+        >>> model = build(ModelSettings("sgornn", 8), task.spec)
+        >>> outcome = fit(model, task, training, tempfile.mkdtemp(), progress=False)
         >>> outcome.status, outcome.updates
         ('finished', 20)
     """
@@ -158,12 +161,33 @@ def fit(
     fabric = _fabric(devices, accelerator)
     with _others_alive(fabric, folder), _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
         sums.check(folder, sums.SETTINGS)
-        run = _Run(fabric, model, task, training, folder)
-        if (outcome := run.ended()) is not None:
+        run = _Run(fabric, model, task, training, folder, watch)
+        if (outcome := ended(folder)) is not None:
             return outcome
-        shown = progress if not isinstance(progress, bool) else make_progress(label, progress and fabric.is_global_zero)
+        shown = make_progress(label, progress and fabric.is_global_zero)
         with _signals() as caught:
             return run.through(shown, caught)
+
+
+def ended(folder: Path | str) -> Outcome | None:
+    """The outcome of the run in ``folder``, or None if it has not ended; ``DivergedError`` if it diverged."""
+    outcome = read_outcome(folder)
+    if outcome is not None and outcome.status == "diverged":
+        raise DivergedError(outcome.reason)
+    return outcome
+
+
+def read_outcome(folder: Path | str) -> Outcome | None:
+    """The outcome of the run in ``folder``, also of one that diverged, or None if it has not ended."""
+    path = Path(folder) / sums.OUTCOME
+    if not path.exists():
+        return None
+    try:
+        outcome = Outcome(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); delete it to resume from the last checkpoint.") from None
+    sums.check(Path(folder), sums.OUTCOME)
+    return outcome
 
 
 class _Records:
@@ -187,15 +211,16 @@ class _Records:
 class _Run:
     """One run in one process: built from the settings or from its checkpoint, then taken through its updates."""
 
-    def __init__(self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path):
-        self.fabric, self.task, self.training, self.folder = fabric, task, training, folder
+    def __init__(
+        self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path,
+        watch: Callable[[int], None] | None,
+    ):  # fmt: skip
+        self.fabric, self.task, self.training, self.folder, self.watch = fabric, task, training, folder, watch
         self.spec = task.spec
         self.raw = model
         self._check_settings()
         self.updates, self.every = run_lengths(task, training)
-        self.monitor = training.monitor or (
-            "validation" if "validation" in training.evaluate_on else training.evaluate_on[0]
-        )
+        self.monitor = training.monitored
         plain = build_optimiser(training.optimiser, model, training.lr, training.options)
         wrapped, self.optimiser = fabric.setup(model, plain)
         # alone there is nothing to gather, and Fabric's wrapper costs a percent of a small model's update
@@ -219,16 +244,22 @@ class _Run:
         training, spec = self.training, self.spec
         for split in training.evaluate_on:
             if split not in spec.splits:
-                raise SettingError(f"The task has the splits {', '.join(spec.splits)}; evaluate_on asks for {split!r}.")
+                raise SettingError(
+                    f"evaluate_on must name splits of the task ({', '.join(spec.splits)}), got {split!r}."
+                )
         if training.batch % self.fabric.world_size:
-            raise SettingError(f"A batch of {training.batch} cannot be shared by {self.fabric.world_size} processes.")
+            raise SettingError(
+                f"batch must be a multiple of the {self.fabric.world_size} processes, got {training.batch}."
+            )
         if training.carry_state and not spec.contiguous:
             raise SettingError(
-                'carry_state needs batches that go on from each other, such as a text with protocol = "stream".'
+                'carry_state needs a task whose batches continue each other, such as a text with protocol = "stream".'
             )
         both = getattr(getattr(self.raw, "rnn", None), "bidirectional", False)
         if both and (training.carry_state or training.truncation):
-            raise SettingError("A bidirectional layer reads a sequence whole: no truncation, no carried state.")
+            raise SettingError(
+                "A bidirectional layer reads whole sequences; set truncation = None and carry_state = False."
+            )
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -250,17 +281,19 @@ class _Run:
 
     def _loop(self, progress: Progress, caught: list[int], clock: Clock) -> str:
         """Update, evaluate, save; return why it stopped early, or nothing."""
-        at, main, saved = self.position, self.fabric.is_global_zero, time.monotonic()
+        at, training, main, saved = self.position, self.training, self.fabric.is_global_zero, time.monotonic()
         if main:
             self._open_folder()
         records = _Records(self.folder, at, clock) if main else None
         progress.start(self.updates, at.update)
         self.raw.train()
         while True:
-            if at.update > at.evaluated and (at.update % self.every == 0 or at.update >= self.updates):
+            limit = training.seconds if at.update else None
+            late = limit is not None and self._agreed([1] if clock.seconds >= limit else [])
+            if at.update > at.evaluated and (late or at.update % self.every == 0 or at.update >= self.updates):
                 self._evaluate(records)
                 progress.evaluated(at.update, self._score())
-            reason = self._reason_to_stop()
+            reason = f"The {training.seconds:g} seconds of training are over." if late else self._reason_to_stop()
             if at.update >= self.updates or reason:
                 break
             if stop := self._agreed(caught):
@@ -270,10 +303,12 @@ class _Run:
                     f"holdfast resume {self.folder}",
                     stop,
                 )
-            if self._agreed([1] if time.monotonic() - saved >= self.training.checkpoint_seconds else []):
+            if self._agreed([1] if time.monotonic() - saved >= training.checkpoint_seconds else []):
                 self._save()
                 saved = time.monotonic()
             progress.update(at.update + 1, *self._update())
+            if self.watch is not None:
+                self.watch(at.update)
         self._save()
         if records is not None:
             records.close()
@@ -285,11 +320,8 @@ class _Run:
         whole = self.task.train_batch(at.update, training.batch, training.seed)
         count = target_count(self.spec.loss, whole)
         world = self.fabric.world_size
-        batch = (
-            whole
-            if world == 1
-            else whole.rows(slice(self.fabric.global_rank, None, world), every_step=self.spec.every_step)
-        )
+        share = slice(self.fabric.global_rank, None, world)
+        batch = whole if world == 1 else whole.rows(share, every_step=self.spec.every_step)
         epoch = self.task.epoch(training.batch)
         if not training.carry_state or at.update % (epoch or 1) == 0:
             self.state = None
@@ -327,16 +359,9 @@ class _Run:
 
     def _evaluate(self, records: _Records | None) -> None:
         at, training, spec = self.position, self.training, self.spec
+        options = {"carry_state": training.carry_state, "fabric": self.fabric}
         at.last = {
-            split: evaluate(
-                self.raw,
-                self.task,
-                split,
-                training.batch,
-                carry_state=training.carry_state,
-                fabric=self.fabric,
-            )
-            for split in training.evaluate_on
+            split: evaluate(self.raw, self.task, split, training.batch, **options) for split in training.evaluate_on
         }
         at.evaluated = at.update
         epoch, made = self.task.epoch(training.batch), max(at.loss_count, 1)
@@ -367,10 +392,11 @@ class _Run:
     def _reason_to_stop(self) -> str:
         at, training = self.position, self.training
         if training.patience is not None and at.waited >= training.patience:
-            return f"No better {self.spec.metric} for {at.waited} evaluations; best {at.best:.6g} at {at.best_update}."
+            best = f"the best is {at.best:.6g}, at update {at.best_update}"
+            return f"No better {self.spec.metric} in {at.waited} evaluations; {best}."
         goal = training.stop_at
         if goal is not None and at.best is not None and not better(self.spec.metric, goal, at.best):
-            return f"The {self.spec.metric} reached {at.best:.6g}; {goal:g} was asked for."
+            return f"The {self.spec.metric} reached {at.best:.6g}, and stop_at is {goal:g}."
         return ""
 
     def _score(self) -> str:
@@ -423,7 +449,8 @@ class _Run:
             position, processes, optimiser = _Position(**tree["position"]), tree["processes"], tree["optimiser"]
             if len(processes) != self.fabric.world_size:
                 raise SettingError(
-                    f"The run in {self.folder} was made by {len(processes)} processes; go on with as many."
+                    f"The run in {self.folder} was saved by {len(processes)} processes, not {self.fabric.world_size}; "
+                    f"resume it with --devices {len(processes)}."
                 )
             self._check_others(tree, position)
             checkpoint.put_weights_(self.raw, tree, path)
@@ -464,33 +491,10 @@ class _Run:
         if (sums.read(self.folder) or {}) != digests:
             sums.write(self.folder, digests)
 
-    def ended(self) -> Outcome | None:
-        """The outcome of a run that ended before; one that diverged says so again."""
-        path = self.folder / sums.OUTCOME
-        if not path.exists():
-            return None
-        try:
-            outcome = Outcome(**json.loads(path.read_text()))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove it to go on from the checkpoint.") from None
-        sums.check(self.folder, sums.OUTCOME)
-        if outcome.status == "diverged":
-            raise DivergedError(outcome.reason)
-        return outcome
-
     def _end(self, status: Literal["finished", "stopped", "diverged"], reason: str, clock: Clock) -> Outcome:
         at = self.position
-        outcome = Outcome(
-            status,
-            reason,
-            at.update,
-            at.skipped,
-            at.best,
-            at.best_update,
-            at.last,
-            sum(weight.numel() for weight in self.weights),
-            round(clock.seconds, 3),
-        )
+        parameters, seconds = sum(weight.numel() for weight in self.weights), round(clock.seconds, 3)
+        outcome = Outcome(status, reason, at.update, at.skipped, at.best, at.best_update, at.last, parameters, seconds)
         if self.fabric.is_global_zero:
             self._close_folder(json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")
         return outcome
@@ -533,9 +537,9 @@ def evaluate(
 
     Example:
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, test=100).load()
-        >>> sorted(evaluate(build(Network("sgornn", 8), task.spec), task, "test"))
+        >>> sorted(evaluate(build(ModelSettings("sgornn", 8), task.spec), task, "test"))
         ['loss', 'mse']
     """
     carry_state = carry_state and task.spec.contiguous
@@ -558,13 +562,13 @@ def evaluate(
 
 @torch.no_grad()
 def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]:
-    """The answers of ``model``, batch by batch: numbers, or a score a class.
+    """The answers of ``model``, batch by batch: numbers, or one score per class.
 
     Example:
         >>> from holdfast.tasks import Addition
-        >>> from holdfast.train import Network, build
+        >>> from holdfast.train import ModelSettings, build
         >>> task = Addition(steps=10, test=100).load()
-        >>> next(predict(build(Network("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
+        >>> next(predict(build(ModelSettings("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
         torch.Size([50, 1])
     """
     training = model.training
@@ -588,7 +592,9 @@ def run_lengths(task: Task, training: Training) -> tuple[int, int]:
     if training.updates is not None:
         updates = training.updates
     elif epoch is None:
-        raise SettingError("This task draws new sequences for ever and has no epochs: give updates.")
+        raise SettingError(
+            "This task generates new sequences without end, so it has no epochs; set updates instead of epochs."
+        )
     else:
         updates = max(1, round((training.epochs or 0) * epoch))
     every = training.evaluate_every or epoch or max(1, updates // 50)
@@ -602,7 +608,7 @@ def _pieces(batch: Any, truncation: int | None, every_step: bool) -> Iterator[tu
         yield batch, True
         return
     if batch.lengths is not None and not every_step:
-        raise SettingError("truncation needs sequences of one length where the answer comes at the end.")
+        raise SettingError("truncation needs sequences of equal length when a sequence has a single target.")
     for begin in range(0, steps, truncation):
         end = min(begin + truncation, steps)
         targets = batch.targets[begin:end] if every_step else batch.targets
@@ -675,7 +681,9 @@ def _only_run_in(folder: Path) -> Iterator[None]:
         try:
             held.enter_context(alone_in(folder))
         except BlockingIOError:
-            raise CheckpointError(f"Another process trains in {folder}: let it end, or give another folder.") from None
+            raise CheckpointError(
+                f"Another process is training in {folder}; wait for it, or choose another folder."
+            ) from None
         yield
 
 

@@ -2,7 +2,7 @@
 
 loss = Σ ℓ / n,  perplexity = exp(loss),  bits = loss / ln 2,  accuracy = right / n       (1)
 
-n counts the numbers to predict, or the classes that are asked for.
+n is the number of targets that count.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Scores:
     def result(self) -> dict[str, float]:
         total, right, count = self.sums.tolist()
         if count == 0:
-            raise ShapeError("Nothing was scored: the split has no targets.")
+            raise ShapeError("The split has no targets, so it has no score.")
         mean = total / count
         known: dict[str, Any] = {
             "mse": lambda: mean,

@@ -21,10 +21,10 @@ import holdfast
 from holdfast.errors import SettingError, ShapeError
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss
 from holdfast.stability import truncate
-from holdfast.train.settings import Network
+from holdfast.train.settings import ModelSettings
 from holdfast.types import State
 
-__all__ = ["LAYERS", "SequenceModel", "Start", "build"]
+__all__ = ["LAYERS", "SequenceModel", "Start", "build", "made_options", "option_types"]
 
 LAYERS: dict[str, type[nn.Module]] = {
     "rnn": holdfast.RNN,
@@ -188,7 +188,7 @@ class SequenceModel(nn.Module):
         return torch.cat(tuple(rows[-directions:]), dim=-1)
 
 
-def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
+def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
     """The model of these settings for a task, with weights drawn from PyTorch's global generator.
 
     Args:
@@ -198,15 +198,14 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
 
     Example:
         >>> from holdfast.tasks import Addition
-        >>> model = build(Network("sgornn", 128), Addition(steps=500).load().spec)
+        >>> model = build(ModelSettings("sgornn", 128), Addition(steps=500).load().spec)
         >>> sum(weight.numel() for weight in model.parameters())
         1411
     """
-    if network.name not in LAYERS:
-        raise SettingError(f"Network knows the layers {', '.join(sorted(LAYERS))}; got {network.name!r}.")
+    options = made_options(network)
     embedding = _embedding(network, spec, vectors)
     features = spec.input_size if embedding is None else embedding.embedding_dim
-    start, options = network.initial_state, _options(network)
+    start = network.initial_state
     weights_start = options.pop("start", None)
     rnn = LAYERS[network.name](
         features,
@@ -240,7 +239,7 @@ def build(network: Network, spec: Spec, vectors: Tensor | None = None) -> Sequen
     return model
 
 
-def _embedding(network: Network, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
+def _embedding(network: ModelSettings, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
     if not spec.tokens:
         return None
     if network.embedding == "one-hot":
@@ -249,27 +248,49 @@ def _embedding(network: Network, spec: Spec, vectors: Tensor | None) -> nn.Embed
         return nn.Embedding(spec.input_size, network.embedding or network.hidden_size)
     if len(vectors) != spec.input_size or network.embedding not in (None, vectors.shape[1]):
         raise ShapeError(
-            f"Network expects vectors of shape ({spec.input_size}, {network.embedding or 'any'}), "
+            f"The embedding expects vectors of shape ({spec.input_size}, {network.embedding or 'any'}), "
             f"got {tuple(vectors.shape)}."
         )
     return nn.Embedding.from_pretrained(vectors.to(torch.get_default_dtype()), freeze=False)
 
 
-def _options(network: Network) -> dict[str, Any]:
-    """The cell's own options, checked against its signature, with tables made into what they stand for."""
-    layer = LAYERS[network.name]
-    cell = getattr(layer, "cell_type", layer)
+def option_types(name: str) -> dict[str, Any]:
+    """What ``cell.options`` may hold for a layer: the annotated types of its cell's own arguments, by name.
+
+    Example:
+        >>> option_types("lstm")["bias"]
+        <class 'bool'>
+    """
+    layer = LAYERS[name]
     taken = {"self", "input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "initial_state"}
-    known = sorted({*inspect.signature(cell).parameters, "backend", "start"} - taken)
+    own = inspect.signature(getattr(layer, "cell_type", layer), eval_str=True).parameters.values()
+    types = {one.name: one.annotation for one in own if one.name not in taken}
+    return {**types, "backend": str, "start": Start}
+
+
+def made_options(network: ModelSettings) -> dict[str, Any]:
+    """The cell's own options, checked against its signature, with tables made into the objects they describe.
+
+    Example:
+        >>> made_options(ModelSettings("rnn", options={"start": {"recurrent": "identity"}}))
+        {'start': Start(recurrent='identity', others=None)}
+    """
+    if network.name not in LAYERS:
+        raise SettingError(f"unknown cell {network.name!r}; known: {', '.join(sorted(LAYERS))}.")
+    known = sorted(option_types(network.name))
     for name in network.options:
         if name not in known:
             raise SettingError(f"{network.name} has no option {name!r}; known: {', '.join(known)}.")
     options = dict(network.options)
     for name, made in _NESTED.items():
-        if isinstance(table := options.get(name), dict):
+        if isinstance(table := options.get(name), bool | int | float | str | list):
+            raise SettingError(f"{name} must be a table, got {table!r}.")
+        if isinstance(table, dict):
+            fields = inspect.signature(made).parameters
+            if unknown := [field for field in table if field not in fields]:
+                raise SettingError(f"{name} has no option {unknown[0]!r}; known: {', '.join(fields)}.")
             try:
                 options[name] = made(**table)
-            except TypeError:
-                fields = ", ".join(inspect.signature(made).parameters)
-                raise SettingError(f"{name} takes {fields}; got {', '.join(table)}.") from None
+            except TypeError as error:
+                raise SettingError(f"{name} cannot be made from {table}: {error}.") from None
     return options

@@ -1,6 +1,6 @@
-"""Optimisers by the name that settings call them; each takes the model, so that ours can read its structure.
+"""Optimisers by their names in settings; each takes the model, so that ours can read its structure.
 
-Any of them can be projected: ``options = { project = { rate = 1.0 } }`` ends its steps in the stable set of S4.
+Any of them can be projected: ``options = { project = { rate = 1.0 } }`` ends each step in the stable set (S4).
 """
 
 from __future__ import annotations
@@ -21,32 +21,25 @@ __all__ = ["OPTIMISERS", "build_optimiser"]
 Factory = Callable[..., torch.optim.Optimizer]
 
 
-def _of_parameters(optimiser: type[torch.optim.Optimizer]) -> Factory:
+def _factory(optimiser: Callable[..., torch.optim.Optimizer], *, reads_model: bool = False) -> Factory:
     def make(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
-        return optimiser([weight for weight in model.parameters() if weight.requires_grad], **options)
-
-    make.__signature__ = inspect.signature(optimiser)  # type: ignore[attr-defined]
-    return make
-
-
-def _of_model(optimiser: type[PathSGD] | type[PathAdam]) -> Factory:
-    def make(model: nn.Module, **options: Any) -> torch.optim.Optimizer:
-        return optimiser([weight for weight in model.parameters() if weight.requires_grad], model, **options)
+        more = (model,) if reads_model else ()
+        return optimiser([weight for weight in model.parameters() if weight.requires_grad], *more, **options)
 
     make.__signature__ = inspect.signature(optimiser)  # type: ignore[attr-defined]
     return make
 
 
 OPTIMISERS: dict[str, Factory] = {
-    "sgd": _of_parameters(torch.optim.SGD),
-    "adam": _of_parameters(torch.optim.Adam),
-    "adamw": _of_parameters(torch.optim.AdamW),
-    "rmsprop": _of_parameters(torch.optim.RMSprop),
-    "adagrad": _of_parameters(torch.optim.Adagrad),
-    "path-sgd": _of_model(PathSGD),
-    "path-adam": _of_model(PathAdam),
+    "sgd": _factory(torch.optim.SGD),
+    "adam": _factory(torch.optim.Adam),
+    "adamw": _factory(torch.optim.AdamW),
+    "rmsprop": _factory(torch.optim.RMSprop),
+    "adagrad": _factory(torch.optim.Adagrad),
+    "path-sgd": _factory(PathSGD, reads_model=True),
+    "path-adam": _factory(PathAdam, reads_model=True),
 }
-"""A factory ``(model, lr=..., **options) -> Optimizer`` a name. A new one is one more entry."""
+"""By name, a factory ``(model, lr=..., **options) -> Optimizer``. A new one is one more entry."""
 
 
 def build_optimiser(name: str, model: nn.Module, lr: float, options: dict[str, Any]) -> torch.optim.Optimizer:
@@ -64,7 +57,7 @@ def build_optimiser(name: str, model: nn.Module, lr: float, options: dict[str, A
         0.9
     """
     if name not in OPTIMISERS:
-        raise SettingError(f"Training knows the optimisers {', '.join(sorted(OPTIMISERS))}; got {name!r}.")
+        raise SettingError(f"unknown optimiser {name!r}; known: {', '.join(sorted(OPTIMISERS))}.")
     options = dict(options)
     onto = options.pop("project", None)
     signature = inspect.signature(OPTIMISERS[name]).parameters
@@ -78,7 +71,7 @@ def build_optimiser(name: str, model: nn.Module, lr: float, options: dict[str, A
     try:
         made = OPTIMISERS[name](model, lr=lr, **tuples)
     except (TypeError, ValueError) as error:
-        raise SettingError(f"{name} refuses these options: {error}.") from error
+        raise SettingError(f"{name} cannot be made with these options: {error}.") from error
     return made if onto is None else _projected(made, model, onto)
 
 
@@ -86,14 +79,14 @@ def _projected(optimiser: torch.optim.Optimizer, model: nn.Module, onto: Any) ->
     """The optimiser, its steps ended by a projection of the model's recurrent layer."""
     known = sorted(({*inspect.signature(project_).parameters} - {"model"}) | {"every"})
     if not isinstance(onto, dict) or not onto.keys() <= set(known):
-        raise SettingError(f"project expects a table with some of {', '.join(known)}; got {onto!r}.")
+        raise SettingError(f"project must be a table with some of {', '.join(known)}; got {onto!r}.")
     layer = getattr(model, "rnn", None)
     if layer is None:
-        raise SettingError(f"project acts on a model's recurrent layer, rnn; {type(model).__name__} has none.")
+        raise SettingError(f"project needs a model with a recurrent layer, rnn; {type(model).__name__} has none.")
     settings = dict(onto)
     if isinstance(region := settings.get("region"), dict):
         try:
             settings["region"] = Region(**region)
         except TypeError as error:
-            raise SettingError(f"region takes recurrent, input and bias: {error}.") from None
+            raise SettingError(f"region must be a table with recurrent, input and bias: {error}.") from None
     return Projected(optimiser, layer.layer if isinstance(layer, Truncated) else layer, **settings)

@@ -1,27 +1,18 @@
-"""What a person sees of a run: a bar with loss, score, gradient norm and time left, or lines without a terminal."""
+"""Progress of a run: a bar with loss, score, gradient norm and time left, or lines without a terminal."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["Bar", "Lines", "Progress", "Silent", "make_progress"]
+__all__ = ["Bar", "Lines", "Progress", "make_progress"]
 
 _REFRESH = 0.5  # seconds; a bar that draws itself ten times a second costs a fast loop several percent
 
 
-class Progress(Protocol):
-    """What the loop tells of itself."""
-
-    def start(self, updates: int, done: int) -> None: ...
-    def update(self, done: int, loss: float, gradient_norm: float) -> None: ...
-    def evaluated(self, done: int, score: str) -> None: ...
-    def stop(self) -> None: ...
-
-
-class Silent:
-    """Nothing to see."""
+class Progress:
+    """Shows nothing: what the loop reports, for a display to override."""
 
     def start(self, updates: int, done: int) -> None:
         pass
@@ -36,8 +27,8 @@ class Silent:
         pass
 
 
-class Lines:
-    """One line an evaluation, for a log file or a pipe; at most one in ``every`` seconds."""
+class Lines(Progress):
+    """One line per evaluation, for a log file or a pipe; at most one in ``every`` seconds."""
 
     def __init__(self, label: str, every: float = 10.0):
         self.label, self.every, self.updates, self.shown = label, every, 0, -1e9
@@ -45,19 +36,13 @@ class Lines:
     def start(self, updates: int, done: int) -> None:
         self.updates = updates
 
-    def update(self, done: int, loss: float, gradient_norm: float) -> None:
-        pass
-
     def evaluated(self, done: int, score: str) -> None:
         if done >= self.updates or time.monotonic() - self.shown >= self.every:
             self.shown = time.monotonic()
             print(f"{self.label}: {done}/{self.updates} updates, {score}", file=sys.stderr, flush=True)
 
-    def stop(self) -> None:
-        pass
 
-
-class Bar:
+class Bar(Progress):
     """A rich progress bar, redrawn twice a second by the loop itself."""
 
     def __init__(self, label: str):
@@ -95,14 +80,14 @@ class Bar:
 
 
 def make_progress(label: str, wanted: bool) -> Progress:
-    """A bar on a terminal, lines elsewhere, silence when not wanted.
+    """A bar on a terminal, lines elsewhere, nothing when not wanted.
 
     Example:
         >>> type(make_progress("sgornn", wanted=False)).__name__
-        'Silent'
+        'Progress'
     """
     if not wanted:
-        return Silent()
+        return Progress()
     if not sys.stderr.isatty():
         return Lines(label)
     try:

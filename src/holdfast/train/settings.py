@@ -1,18 +1,37 @@
-"""What a training run is told: the network and how to train it. Frozen dataclasses, made by code or read from TOML."""
+"""Settings of a training run: the model and how to train it. Frozen dataclasses, made in code or read from TOML."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from holdfast.errors import SettingError
 
-__all__ = ["Network", "Schedule", "Training"]
+__all__ = ["LRSchedule", "ModelSettings", "Training", "check_range"]
+
+
+def check_range(
+    made: Any, names: Iterable[str], low: float, high: float = math.inf, *, above: bool = False, below: bool = False
+) -> None:
+    """Check that these fields are finite and ``low <= value <= high``; ``above`` and ``below`` exclude the ends.
+
+    Fields that are not numbers, such as None, are left to the types.
+    """
+    for name in names:
+        value = getattr(made, name)
+        if not isinstance(value, int | float):
+            continue
+        inside = (low < value if above else low <= value) and (value < high if below else value <= high)
+        if not inside or not math.isfinite(value):
+            limits = [f"{'greater than' if above else 'at least'} {low:g}"]
+            limits += [f"{'less than' if below else 'at most'} {high:g}"] if high < math.inf else []
+            raise SettingError(f"{name} must be {' and '.join(limits)}, got {value}.")
 
 
 @dataclasses.dataclass(frozen=True)
-class Network:
+class ModelSettings:
     """A recurrent layer between an optional embedding and a linear readout.
 
     Args:
@@ -24,10 +43,10 @@ class Network:
         tied: the readout's weight is the embedding's.
         context: k: every output comes from the last k inputs alone, as ``holdfast.stability.truncate`` makes it; None:
             from all of them.
-        options: what only this cell knows: ``{"recurrent": "exp"}``, ``{"gates": {"clip": "2alpha", "horizon": 500}}``.
+        options: of this cell only: ``{"recurrent": "exp"}``, ``{"gates": {"clip": "2alpha", "horizon": 500}}``.
 
     Example:
-        >>> Network("sgornn", 128).layers
+        >>> ModelSettings("sgornn", 128).layers
         1
     """
 
@@ -44,10 +63,15 @@ class Network:
     context: int | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_range(self, ("hidden_size", "layers", "embedding"), 1)
+        check_range(self, ("dropout", "input_dropout", "output_dropout"), 0, 1, below=True)
+        check_range(self, ("initial_state",), 0)
+
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
-    """How the learning rate moves; a factor on it as a function of the updates made.
+class LRSchedule:
+    """How the learning rate changes: a factor on it, as a function of the updates made.
 
     Args:
         kind: "constant"; "linear", to zero at ``over`` updates; "step", times ``factor`` at each update in ``at``;
@@ -57,9 +81,9 @@ class Schedule:
         factor, patience: of "step" and "plateau".
 
     Example:
-        >>> Schedule("linear").multiplier(update=25, updates=100)
+        >>> LRSchedule("linear").multiplier(update=25, updates=100)
         0.75
-        >>> Schedule("step", at=(0.5,)).multiplier(update=50, updates=100)
+        >>> LRSchedule("step", at=(0.5,)).multiplier(update=50, updates=100)
         0.1
     """
 
@@ -71,11 +95,11 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "linear", "step", "plateau"):
-            raise SettingError(f"A schedule is constant, linear, step or plateau; got {self.kind!r}.")
+            raise SettingError(f"kind must be constant, linear, step or plateau, got {self.kind!r}.")
         if self.kind == "step" and not self.at:
-            raise SettingError("A step schedule needs the updates to step at: at = [2000], or parts of the run: [0.5].")
-        if not 0 < self.factor <= 1 or self.patience < 1 or (self.over is not None and self.over < 1):
-            raise SettingError("A schedule expects 0 < factor <= 1, patience >= 1 and over >= 1.")
+            raise SettingError("A step schedule needs at: updates, at = [2000], or parts of the run, at = [0.5].")
+        check_range(self, ("factor",), 0, 1, above=True)
+        check_range(self, ("patience", "over"), 1)
 
     def multiplier(self, update: int, updates: int, plateaus: int = 0) -> float:
         """The factor for the update after ``update`` have been made, of ``updates`` in all."""
@@ -98,20 +122,22 @@ class Training:
         optimiser: see ``holdfast.train.OPTIMISERS``; ``options`` goes to it. ``options = {"project": {"rate": 1.0}}``
             makes it projected gradient descent, onto recurrent layers of that contraction rate.
         lr: learning rate at the start.
-        batch: sequences an update, over all processes together.
+        batch: sequences per update, over all processes together.
         updates, epochs: how long; one of the two.
+        seconds: stop after this much training time, over all sittings, if it comes first. Where the clock stops a run
+            is not reproducible.
         clip: largest norm of the gradient, over all parameters; None leaves it.
         schedule: of the learning rate.
         truncation: backpropagate through at most this many steps; a sequence is read in pieces of that length.
         carry_state: begin a batch with the last state of the one before (streams only; S3 does not, S4 does).
-        evaluate_every: updates between evaluations; None: once an epoch, or 50 times a run without epochs.
+        evaluate_every: updates between evaluations; None: once per epoch, or 50 times in a run without epochs.
         evaluate_on: splits to score at each evaluation.
         monitor: the split whose metric decides what is best, when to stop early and where a plateau is; None takes
             "validation" where it exists and is evaluated on, else the first of ``evaluate_on``.
         patience: stop after this many evaluations without a new best; None never.
         stop_at: stop once the monitored metric is at least this good.
         checkpoint_seconds: at most this long between checkpoints.
-        nonfinite: "stop" at a loss or gradient that is no number, or "skip" that update and count it.
+        nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.
 
     Example:
@@ -125,8 +151,9 @@ class Training:
     batch: int = 64
     updates: int | None = None
     epochs: float | None = None
+    seconds: float | None = None
     clip: float | None = None
-    schedule: Schedule = dataclasses.field(default_factory=Schedule)
+    schedule: LRSchedule = dataclasses.field(default_factory=LRSchedule)
     truncation: int | None = None
     carry_state: bool = False
     evaluate_every: int | None = None
@@ -140,16 +167,22 @@ class Training:
 
     def __post_init__(self) -> None:
         if (self.updates is None) == (self.epochs is None):
-            raise SettingError(f"Training expects updates or epochs, one of them; got {self.updates}, {self.epochs}.")
-        for name in ("lr", "batch", "updates", "epochs", "clip", "truncation", "evaluate_every", "patience"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise SettingError(f"Training expects {name} above 0, got {value}.")
+            raise SettingError(f"Give updates or epochs, one of the two; got {self.updates} and {self.epochs}.")
+        positive = ("lr", "batch", "updates", "epochs", "seconds", "clip", "truncation", "evaluate_every", "patience")
+        check_range(self, positive, 0, above=True)
+        check_range(self, ("seed",), 0, 2**63, below=True)
+        if not self.checkpoint_seconds >= 0:
+            raise SettingError(f"checkpoint_seconds must be at least 0, got {self.checkpoint_seconds}.")
         if not self.evaluate_on:
-            raise SettingError("Training expects at least one split in evaluate_on.")
+            raise SettingError("evaluate_on must name at least one split, got none.")
         if self.monitor is not None and self.monitor not in self.evaluate_on:
-            raise SettingError(f"Training monitors {self.monitor!r}, which is not in evaluate_on {self.evaluate_on}.")
+            raise SettingError(
+                f"monitor must be one of evaluate_on ({', '.join(self.evaluate_on)}), got {self.monitor!r}."
+            )
         if self.nonfinite not in ("stop", "skip"):
-            raise SettingError(f'Training knows nonfinite = "stop" and "skip"; got {self.nonfinite!r}.')
-        if not 0 <= self.seed < 2**63 or not self.checkpoint_seconds >= 0:
-            raise SettingError("Training expects 0 <= seed < 2**63 and checkpoint_seconds of at least 0.")
+            raise SettingError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}.')
+
+    @property
+    def monitored(self) -> str:
+        """The split that decides: ``monitor``, or the one it stands for if it is None."""
+        return self.monitor or ("validation" if "validation" in self.evaluate_on else self.evaluate_on[0])

@@ -17,21 +17,18 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError
 from holdfast.linalg.norms import spectral_norm
+from holdfast.runs.measured import Measured, measure
+from holdfast.runs.settings import overridden, run_settings
 from holdfast.stability import Truncated
-from holdfast.studies.config import overridden, run_settings
-from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
-from holdfast.studies.result import Measured
-from holdfast.studies.watch import watched_run
 from holdfast.train import checkpoint
+from holdfast.train.loop import run_lengths
 from holdfast.train.model import SequenceModel
 
 __all__ = ["weight_distance"]
 
-_DEFAULTS = {"reference": 65, "every": 10}
 
-
-@procedure("weight-distance")
+@procedure("weight-distance", {"reference": 65, "every": 10})
 def weight_distance(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -60,14 +57,13 @@ def weight_distance(
         >>> found.curve["update"], found.curve["distance"][0], found.value("distance", "last") > 0
         ((0, 1, 2), 0.0, True)
     """
-    asked = checked(label, "weight-distance", options, _DEFAULTS)
     if table.get("cell", {}).get("context") is None:
-        raise ConfigError(f"{label}: weight-distance compares a model of a given context: set cell.context.")
-    whole = overridden(table, {"cell.context": asked["reference"]})
-    name = hashlib.sha256(json.dumps([whole, asked], sort_keys=True, default=str).encode()).hexdigest()[:10]
+        raise ConfigError(f"{label}: weight-distance needs a limited context; set cell.context.")
+    whole = overridden(table, {"cell.context": options["reference"]})
+    name = hashlib.sha256(json.dumps([whole, options], sort_keys=True, default=str).encode()).hexdigest()[:10]
     beside = folder.parents[1] / f"reference-{name}"
-    _watched(whole, beside, asked["every"], progress=progress, label=f"{label}, all {asked['reference']} inputs")
-    found = _watched(table, folder, asked["every"], progress=progress, label=label)
+    _watched(whole, beside, options["every"], progress=progress, label=f"{label}, all {options['reference']} inputs")
+    found = _watched(table, folder, options["every"], progress=progress, label=label)
     one, other = _kept(folder), _kept(beside)
     updates = sorted(one.keys() & other.keys())
     distances = [spectral_norm(one[update] - other[update]).item() for update in updates]
@@ -75,27 +71,20 @@ def weight_distance(
     numbers = {"reference-norm": sizes[-1], "distance": distances[-1]}
     if distances[-1] > 0:
         numbers["late"] = 1 - distances[len(distances) // 2] / distances[-1]
-    return Measured(
-        **{
-            **vars(found),
-            "best": found.best | numbers,
-            "last": found.last | numbers,
-            "curve": {"update": tuple(updates), "distance": tuple(distances), "reference-norm": tuple(sizes)},
-        }
-    )
+    curve = {"update": tuple(updates), "distance": tuple(distances), "reference-norm": tuple(sizes)}
+    return found.plus(numbers, curve)
 
 
 def _watched(table: dict[str, Any], folder: Path, every: int, *, progress: bool, label: str) -> Measured:
-    folder.mkdir(parents=True, exist_ok=True)
-
     def look(model: SequenceModel, update: int) -> None:
         layer: Any = model.rnn.layer if isinstance(model.rnn, Truncated) else model.rnn
         checkpoint.save(folder / f"weights-{update:06d}.safetensors", {"weight_hh": layer.cells[0].weight_hh.detach()})
 
-    def at(updates: int) -> set[int]:
-        return {*range(0, updates, every), updates}
-
-    return watched_run(run_settings(table, label), folder, look, at, progress=progress, label=label)
+    settings = run_settings(table, label)
+    task = settings.task.load()
+    updates = run_lengths(task, settings.training)[0]
+    at = {*range(0, updates, every), updates}
+    return measure(settings, folder, task=task, look=look, at=at, progress=progress, label=label)
 
 
 def _kept(folder: Path) -> dict[int, Tensor]:

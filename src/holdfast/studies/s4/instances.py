@@ -31,10 +31,9 @@ from holdfast.cells import LinearCell, RNNCell
 from holdfast.constraints.spectral import clip_spectral
 from holdfast.engine import scan
 from holdfast.errors import ConfigError
+from holdfast.runs.measured import Measured
 from holdfast.stability import certificate, project_, stack_bounds, weight_gap_closed
-from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
-from holdfast.studies.result import Measured
 from holdfast.tasks.gaussian import GaussianInstances
 
 __all__ = ["gradient_gaps", "weight_gaps"]
@@ -65,14 +64,14 @@ class _Instance:
         return size * (size * reach + abs(self.offset)), size**2
 
 
-def _instance(table: dict[str, Any], asked: dict[str, Any], label: str) -> _Instance:
+def _instance(table: dict[str, Any], options: dict[str, Any], label: str) -> _Instance:
     task = {key: value for key, value in table.get("task", {}).items() if key != "name"}
     cell = table.get("cell", {})
     if table.get("task", {}).get("name") != "gaussian" or cell.get("name") not in _CELLS:
-        raise ConfigError(f"{label}: instances are drawn for the task gaussian and the cells {', '.join(_CELLS)}.")
+        raise ConfigError(f"{label}: this procedure needs the task gaussian and one of the cells {', '.join(_CELLS)}.")
     seed = table.get("train", {}).get("seed", 0)
     batch = GaussianInstances(**{**task, "seed": seed}).load().train_batch(0, 1, 0)
-    xs = asked["input_scale"] * batch.inputs.double()
+    xs = options["input_scale"] * batch.inputs.double()
     generator, size, features = torch.Generator().manual_seed(seed), cell.get("hidden_size", _SIZE), xs.shape[2]
 
     def normal(*shape: int) -> Tensor:
@@ -80,14 +79,14 @@ def _instance(table: dict[str, Any], asked: dict[str, Any], label: str) -> _Inst
 
     made = _CELLS[cell["name"]](features, size, bias=False).double()
     with torch.no_grad():
-        made.weight_hh.copy_(clip_spectral(math.sqrt(0.5) * normal(size, size), asked["rate"]))
+        made.weight_hh.copy_(clip_spectral(math.sqrt(0.5) * normal(size, size), options["rate"]))
         made.weight_ih.copy_(math.sqrt(0.5) * normal(size, features))
     made.weight_ih.requires_grad_(False)
     readout, direct = normal(size), normal(features)
     return _Instance(made, xs, readout, (direct @ xs[-1, 0]).item() - batch.targets.item())
 
 
-@procedure("gradient-gaps")
+@procedure("gradient-gaps", {**_INSTANCE, "windows": (1, 5, 10, 15, 20, 25, 30, 35, 40, 50)})
 def gradient_gaps(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -106,18 +105,17 @@ def gradient_gaps(
         >>> found.curve["k"], found.value("passed", "last")
         ((2, 4, 8, 16), 0.0)
     """
-    asked = checked(label, "gradient-gaps", options, {**_INSTANCE, "windows": (1, 5, 10, 15, 20, 25, 30, 35, 40, 50)})
-    begin, made = time.perf_counter(), _instance(table, asked, label)
+    begin, made = time.perf_counter(), _instance(table, options, label)
     lipschitz, smoothness = made.constants()
     proved = certificate(made.cell, made.xs, loss_lipschitz=lipschitz, loss_smoothness=smoothness)
-    whole, windows = made.gradient(), [int(k) for k in asked["windows"]]
+    whole, windows = made.gradient(), [int(k) for k in options["windows"]]
     gaps = [(whole - made.gradient(k)).norm().item() for k in windows]
     bounds = [proved.gradient_gap(k) for k in windows]
     rounding = 1e-13 * whole.norm().item()
     seen = [(k, gap, bound) for k, gap, bound in zip(windows, gaps, bounds, strict=True) if gap > rounding]
-    line = {"measured": gaps, "proved": bounds}.get(asked["line"])
+    line = {"measured": gaps, "proved": bounds}.get(options["line"])
     if line is None:
-        raise ConfigError(f"{label}: line is measured or proved; got {asked['line']!r}.")
+        raise ConfigError(f"{label}: line must be measured or proved, got {options['line']!r}.")
     numbers = {
         "gap": line[-1],
         "rate": _rate([(k, gap) for k, gap, _ in seen[len(seen) // 3 :]]),
@@ -128,7 +126,7 @@ def gradient_gaps(
     return Measured(best=numbers, last=numbers, curve=curve, seconds=round(time.perf_counter() - begin, 3))
 
 
-@procedure("weight-gaps")
+@procedure("weight-gaps", {**_INSTANCE, "k": 35, "alpha": 0.01, "decay": 1.0, "steps": 200})
 def weight_gaps(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -148,19 +146,17 @@ def weight_gaps(
         >>> found.curve["update"], found.value("passed", "last")
         ((1, 2, 3, 4, 5), 0.0)
     """
-    defaults = {**_INSTANCE, "k": 35, "alpha": 0.01, "decay": 1.0, "steps": 200}
-    asked = checked(label, "weight-gaps", options, defaults)
-    if asked["line"] not in ("measured", "bound", "fitted"):
-        raise ConfigError(f"{label}: line is measured, bound or fitted; got {asked['line']!r}.")
-    begin, alpha = time.perf_counter(), asked["alpha"]
-    own, gap, beta = _descend(table, asked, 1.0, label)
+    if options["line"] not in ("measured", "bound", "fitted"):
+        raise ConfigError(f"{label}: line must be measured, bound or fitted, got {options['line']!r}.")
+    begin, alpha = time.perf_counter(), options["alpha"]
+    own, gap, beta = _descend(table, options, 1.0, label)
     size = table["cell"].get("hidden_size", _SIZE)
-    width = 2 * asked["rate"] * math.sqrt(size)
+    width = 2 * options["rate"] * math.sqrt(size)
     bounds = [min(weight_gap_closed(gap, beta, alpha, i), width) for i in range(1, len(own) + 1)]  # (5)
     steepest = max(one / i for i, one in enumerate(own, start=1))
     fitted = [steepest * i for i in range(1, len(own) + 1)]  # (6)
-    gaps = own if asked["decay"] == 1 else _descend(table, asked, asked["decay"], label)[0]
-    line = {"measured": gaps, "bound": bounds, "fitted": fitted}[asked["line"]]
+    gaps = own if options["decay"] == 1 else _descend(table, options, options["decay"], label)[0]
+    line = {"measured": gaps, "bound": bounds, "fitted": fitted}[options["line"]]
     numbers = {
         "gap": line[-1],
         "passed": _passed(gaps, bounds),
@@ -175,21 +171,21 @@ def weight_gaps(
 
 
 def _descend(
-    table: dict[str, Any], asked: dict[str, Any], decay: float, label: str
+    table: dict[str, Any], options: dict[str, Any], decay: float, label: str
 ) -> tuple[list[float], float, float]:
     """(4) by the step, and G and β of (5) on the way."""
-    full, short = (_instance(table, asked, label) for _ in range(2))
+    full, short = (_instance(table, options, label) for _ in range(2))
     gaps, largest, beta = [], 0.0, 0.0
-    for i in range(1, asked["steps"] + 1):
-        here, there = full.gradient(), short.gradient(asked["k"])
+    for i in range(1, options["steps"] + 1):
+        here, there = full.gradient(), short.gradient(options["k"])
         whole = short.gradient()  # the full model's gradient at the truncated model's weights
         apart = (full.cell.weight_hh - short.cell.weight_hh).norm().item()
         largest = max(largest, (whole - there).norm().item())
         beta = max(beta, (here - whole).norm().item() / apart if apart else 0.0)
         with torch.no_grad():
             for one, gradient in ((full, here), (short, there)):
-                one.cell.weight_hh.sub_(asked["alpha"] / i**decay * gradient)
-                project_(one.cell, rate=asked["rate"])
+                one.cell.weight_hh.sub_(options["alpha"] / i**decay * gradient)
+                project_(one.cell, rate=options["rate"])
         gaps.append((full.cell.weight_hh - short.cell.weight_hh).norm().item())
     return gaps, largest, beta
 

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
+from holdfast.runs.measured import Measured, measure
+from holdfast.runs.settings import run_settings
 from holdfast.stability import gradient_reach
-from holdfast.studies.config import run_settings
-from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure
-from holdfast.studies.result import Measured
-from holdfast.studies.watch import watched_run
+from holdfast.train.loop import run_lengths
 from holdfast.train.model import SequenceModel
 
 __all__ = ["reach_in_training"]
@@ -29,7 +28,7 @@ __all__ = ["reach_in_training"]
 _DEFAULTS = {"distances": 50, "tokens": 20_000, "rows": 10, "parts": (0.0, 0.25, 1.0), "ratios": (10, 20, 50)}
 
 
-@procedure("gradient-reach")
+@procedure("gradient-reach", _DEFAULTS)
 def reach_in_training(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -57,40 +56,34 @@ def reach_in_training(
         >>> sorted(found.curve), found.value("0%.at-2", "last") > 0
         (['0%', '100%', '25%', 'distance'], True)
     """
-    asked = checked(label, "gradient-reach", options, _DEFAULTS)
-    folder.mkdir(parents=True, exist_ok=True)
     settings = run_settings(table, label)
-    parts, task = [float(part) for part in asked["parts"]], settings.task.load()
+    parts, task = [float(part) for part in options["parts"]], settings.task.load()
     if not task.spec.tokens or not task.spec.every_step:
-        raise ConfigError(f"{label}: gradient-reach reads a text, and {settings.task_name} is none.")
-    inputs, targets = _text(task, asked["tokens"], asked["rows"])
+        raise ConfigError(f"{label}: gradient-reach needs a language-modelling task, got {settings.task_name}.")
+    inputs, targets = _text(task, options["tokens"], options["rows"])
 
     def path(update: int) -> Path:
         return folder / f"reach-{update}.json"
 
     def look(model: SequenceModel, update: int) -> None:
         if not path(update).is_file():
-            reach = _reach(model, inputs, targets, asked["distances"])
+            reach = _reach(model, inputs, targets, options["distances"])
             write_atomically(path(update), json.dumps({"mean": reach}))
 
-    moments: dict[float, int] = {}
-
-    def at(updates: int) -> set[int]:
-        moments.update({part: round(part * updates) for part in parts})
-        return set(moments.values())
-
-    found = watched_run(settings, folder, look, at, progress=progress, label=label)
-    curve: dict[str, tuple[float | None, ...]] = {"distance": tuple(range(asked["distances"] + 1))}
+    updates = run_lengths(task, settings.training)[0]
+    moments = {part: round(part * updates) for part in parts}
+    found = measure(settings, folder, task=task, look=look, at=set(moments.values()), progress=progress, label=label)
+    curve: dict[str, tuple[float | None, ...]] = {"distance": tuple(range(options["distances"] + 1))}
     numbers: dict[str, float | None] = {}
     for part, update in moments.items():
         if not path(update).is_file():
             continue  # it diverged before
         mean = json.loads(path(update).read_text())["mean"]
         curve[f"{part:.0%}"] = tuple(mean)
-        for i in asked["ratios"]:
-            if i <= asked["distances"]:
+        for i in options["ratios"]:
+            if i <= options["distances"]:
                 numbers[f"{part:.0%}.at-{i}"] = mean[i] / mean[1] if mean[1] else None
-    return Measured(**{**vars(found), "best": found.best | numbers, "last": found.last | numbers, "curve": curve})
+    return found.plus(numbers, curve)
 
 
 def _text(task: Any, tokens: int, rows: int) -> tuple[Tensor, Tensor]:

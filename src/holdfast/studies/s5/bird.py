@@ -19,17 +19,15 @@ from torch import Tensor, nn
 
 import holdfast
 from holdfast.errors import ConfigError
-from holdfast.studies.config import run_settings
-from holdfast.studies.options import checked
-from holdfast.studies.procedures import measured_run, procedure
-from holdfast.studies.result import Measured
+from holdfast.runs.measured import Measured, measured_run
+from holdfast.runs.prepare import count
+from holdfast.runs.settings import run_settings
+from holdfast.studies.procedures import procedure
 from holdfast.train.checkpoint import load_model_, seed_all
 from holdfast.train.loop import fit, predict
 from holdfast.types import State
 
 __all__ = ["BirdNetwork", "auc", "bird_audio"]
-
-_DEFAULTS = {"maps": 96, "dropout": 0.25}
 
 
 class BirdNetwork(nn.Module):
@@ -71,7 +69,7 @@ class BirdNetwork(nn.Module):
         self.convolutions = nn.Sequential(*blocks)
         left = bands // 40
         if left < 1:
-            raise ConfigError(f"BirdNetwork pools 40 bands into one, got {bands}.")
+            raise ConfigError(f"BirdNetwork needs at least 40 bands, which it pools into one; got {bands}.")
         self.rnn = holdfast.GRU(maps * left, hidden_size, layers, initial_state=initial_state)
         self.readout = nn.Linear(hidden_size, 2)
 
@@ -99,7 +97,7 @@ def auc(scores: Tensor, classes: Tensor) -> float | None:
     return below.double().sum().item() / (2 * len(bird) * len(none))
 
 
-@procedure("bird-audio")
+@procedure("bird-audio", {"maps": 96, "dropout": 0.25})
 def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str) -> Measured:
     """Train (1) and (2) with the ``cell`` table's size, layers and initial state; the number is "test.auc", (3).
 
@@ -111,12 +109,10 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         >>> PROCEDURES["bird-audio"] is bird_audio  # studies/s5/bird.toml calls it by this name
         True
     """
-    asked = checked(label, "bird-audio", options, _DEFAULTS)
-    folder.mkdir(parents=True, exist_ok=True)
     settings = run_settings(table, label)
     network, task = settings.network, settings.task.load()
     if network.name != "gru":
-        raise ConfigError(f"{label}: bird-audio has a GRU behind its convolutions, got cell.name = {network.name!r}.")
+        raise ConfigError(f"{label}: bird-audio needs cell.name = 'gru', got {network.name!r}.")
     start = network.initial_state
     seed_all(settings.training.seed)
     model = BirdNetwork(
@@ -124,7 +120,7 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         network.hidden_size,
         network.layers,
         initial_state=start if isinstance(start, str) else holdfast.RandomStart(start),
-        **asked,
+        **options,
     )
     found = measured_run(folder, lambda: fit(model, task, settings.training, folder, progress=progress, label=label))
     numbers: dict[str, float | None] = {}
@@ -138,5 +134,5 @@ def bird_audio(table: dict[str, Any], options: dict[str, Any], folder: Path, *, 
         found,
         best=found.best | numbers,
         last={} if found.status == "diverged" else numbers,
-        cell_parameters=sum(weight.numel() for weight in model.rnn.parameters()),
+        cell_parameters=count(model.rnn),
     )

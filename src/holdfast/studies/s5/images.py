@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, MissingExtraError
+from holdfast.runs.measured import Measured
+from holdfast.runs.train import load_run
 from holdfast.spline import (
     Frames,
     PartitionCode,
@@ -33,10 +35,7 @@ from holdfast.spline import (
     templates,
     tsne_through_time,
 )
-from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure, train
-from holdfast.studies.result import Measured
-from holdfast.studies.run import load_run
 from holdfast.train.model import SequenceModel
 
 __all__ = ["inside_images"]
@@ -52,7 +51,7 @@ _DEFAULTS = {
 }
 
 
-@procedure("inside-images")
+@procedure("inside-images", _DEFAULTS)
 def inside_images(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -70,25 +69,26 @@ def inside_images(
         >>> PROCEDURES["inside-images"] is inside_images  # studies/s5/table3.toml calls it by this name
         True
     """
-    asked = checked(label, "inside-images", options, _DEFAULTS)
     found = train(table, {}, folder, progress=progress, label=label)
     if found.status == "diverged":
         return found
     settings, model, task = load_run(folder)
     model.eval()
     batches = list(task.evaluation("test", 250))
-    xs = torch.cat([batch.inputs for batch in batches], dim=1)[:, : asked["images"]]  # (time, images, 1)
-    classes = torch.cat([batch.targets for batch in batches])[: asked["images"]]
+    xs = torch.cat([batch.inputs for batch in batches], dim=1)[:, : options["images"]]  # (time, images, 1)
+    classes = torch.cat([batch.targets for batch in batches])[: options["images"]]
     side = math.isqrt(len(xs))
     if side * side != len(xs) or xs.shape[-1] != 1:
-        raise ConfigError(f"{label}: inside-images expects square images, a pixel a step; got {tuple(xs.shape)}.")
+        raise ConfigError(
+            f"{label}: inside-images needs square images, one pixel per step; got inputs {tuple(xs.shape)}."
+        )
     order = settings.task.permutation() if getattr(settings.task, "permuted", False) else None
     codes, pixels = partition_code(model, xs), xs.squeeze(-1).mT.contiguous()
-    numbers = _knn(codes, pixels, classes, asked)
+    numbers = _knn(codes, pixels, classes, options)
     regions = regions_through_time(codes)
     numbers["regions"] = float(regions[-1])
-    numbers |= _templates(model, xs, classes, asked["templates"], folder, (side, side), order)
-    _frames(codes, pixels, classes, asked, folder)
+    numbers |= _templates(model, xs, classes, options["templates"], folder, (side, side), order)
+    _frames(codes, pixels, classes, options, folder)
     chosen = [int((classes == label_).nonzero()[0]) for label_ in classes.unique()]  # the first image of each class
     queries = torch.tensor(chosen)
     near, far = nearest(codes, queries, 5).indices, farthest(codes, queries, 5).indices
@@ -96,15 +96,15 @@ def inside_images(
     _save(plot_neighbours(shown, chosen, near, far, (side, side)), folder, "figure-5")
     numbers["neighbours.accuracy"] = (classes[near] == classes[queries][:, None]).double().mean().item()
     curve = {"step": tuple(range(1, len(regions) + 1)), "regions": tuple(map(float, regions))}
-    return Measured(**{**vars(found), "best": found.best | numbers, "last": found.last | numbers, "curve": curve})
+    return found.plus(numbers, curve)
 
 
-def _knn(codes: PartitionCode, pixels: Tensor, classes: Tensor, asked: dict[str, Any]) -> dict[str, float | None]:
+def _knn(codes: PartitionCode, pixels: Tensor, classes: Tensor, options: dict[str, Any]) -> dict[str, float | None]:
     """(1): the first share of the images votes on the rest."""
-    known = round(asked["share"] * len(codes))
+    known = round(options["share"] * len(codes))
     near = torch.cdist(pixels[known:], pixels[:known]).argsort(dim=1, stable=True)
     numbers: dict[str, float | None] = {}
-    for k in asked["voters"]:
+    for k in options["voters"]:
         answers = knn_classify(codes[:known], classes[:known], codes[known:], k)
         votes = torch.nn.functional.one_hot(classes[:known][near[:, :k]], 10).sum(1).argmax(1)
         for name, given in (("codes", answers), ("pixels", votes)):
@@ -134,13 +134,13 @@ def _templates(
     return {"templates.accuracy": sum(fits) / len(fits), "answers.accuracy": sum(right) / len(right)}
 
 
-def _frames(codes: PartitionCode, pixels: Tensor, classes: Tensor, asked: dict[str, Any], folder: Path) -> None:
+def _frames(codes: PartitionCode, pixels: Tensor, classes: Tensor, options: dict[str, Any], folder: Path) -> None:
     """Figures 2 and 6."""
-    count = min(asked["plane"], len(codes))
-    steps = sorted({max(1, round(codes.steps * part / asked["frames"])) for part in range(1, asked["frames"] + 1)})
-    frames = tsne_through_time(codes[:count], steps, perplexity=asked["perplexity"])
+    count = min(options["plane"], len(codes))
+    steps = sorted({max(1, round(codes.steps * part / options["frames"])) for part in range(1, options["frames"] + 1)})
+    frames = tsne_through_time(codes[:count], steps, perplexity=options["perplexity"])
     _save(plot_frames(frames, classes[:count]), folder, "figure-2")
-    raw = _plane(pixels[:count].double().numpy(), asked["perplexity"])
+    raw = _plane(pixels[:count].double().numpy(), options["perplexity"])
     both = Frames((0, 1), torch.stack([raw, frames.positions[-1]]))
     picture = plot_frames(both, classes[:count], titles=("raw pixels", "partition codes"))
     _save(picture, folder, "figure-6")

@@ -15,21 +15,18 @@ import torch
 
 from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
+from holdfast.runs.measured import Measured, columns, measure
+from holdfast.runs.settings import run_settings
 from holdfast.spline import initial_state_slope
-from holdfast.studies.config import run_settings
-from holdfast.studies.options import checked
-from holdfast.studies.procedures import columns, procedure
-from holdfast.studies.result import Measured
-from holdfast.studies.watch import watched_run
+from holdfast.studies.procedures import procedure
 from holdfast.train.log import read_log
+from holdfast.train.loop import run_lengths
 from holdfast.train.model import SequenceModel
 
 __all__ = ["start_slope"]
 
-_DEFAULTS = {"every": 100, "sequences": 8}
 
-
-@procedure("start-slope")
+@procedure("start-slope", {"every": 100, "sequences": 8})
 def start_slope(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -53,13 +50,11 @@ def start_slope(
         >>> found.curve["update"], found.value("state-slope.mean") > 0
         ((0, 2, 4), True)
     """
-    asked = checked(label, "start-slope", options, _DEFAULTS)
-    folder.mkdir(parents=True, exist_ok=True)
     settings = run_settings(table, label)
     task = settings.task.load()
     if task.spec.every_step:
-        raise ConfigError(f"{label}: start-slope expects one answer a sequence, and {settings.task_name} has more.")
-    inputs = next(iter(task.evaluation("validation", asked["sequences"]))).inputs
+        raise ConfigError(f"{label}: start-slope needs a task with one target per sequence, got {settings.task_name}.")
+    inputs = next(iter(task.evaluation("validation", options["sequences"]))).inputs
 
     def path(update: int) -> Path:
         return folder / f"slope-{update}.json"
@@ -77,11 +72,10 @@ def start_slope(
         }
         write_atomically(path(update), json.dumps(seen))
 
-    found = watched_run(
-        settings, folder, look, lambda updates: range(0, updates + 1, asked["every"]), progress=progress, label=label
-    )
+    at = range(0, run_lengths(task, settings.training)[0] + 1, options["every"])
+    found = measure(settings, folder, task=task, look=look, at=at, progress=progress, label=label)
     rows: dict[int, dict[str, float | None]] = {}
-    for update in range(0, found.updates + 1, asked["every"]):
+    for update in range(0, found.updates + 1, options["every"]):
         if path(update).is_file():
             rows[update] = {"update": update, **json.loads(path(update).read_text())}
     numbers: dict[str, float | None] = {}
@@ -93,5 +87,4 @@ def start_slope(
         for split in settings.training.evaluate_on:
             row |= {f"{split}.{score}": value for score, value in entry[split].items()}
     ordered = [rows[update] for update in sorted(rows)]
-    changes = {"best": found.best | numbers, "last": found.last | numbers, "curve": columns(ordered)}
-    return Measured(**{**vars(found), **changes})
+    return found.plus(numbers, columns(ordered))

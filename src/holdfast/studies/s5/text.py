@@ -16,18 +16,17 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
+from holdfast.runs.measured import Measured
+from holdfast.runs.train import load_run
 from holdfast.spline import hamming, partition_code, plot_text_templates, templates
-from holdfast.studies.options import checked
 from holdfast.studies.procedures import procedure, train
-from holdfast.studies.result import Measured
-from holdfast.studies.run import load_run
 
 __all__ = ["inside_text"]
 
 _DEFAULTS = {"sentences": 2000, "templates": 500, "words": 10, "neighbours": 5, "longest": 24}
 
 
-@procedure("inside-text")
+@procedure("inside-text", _DEFAULTS)
 def inside_text(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
@@ -45,32 +44,31 @@ def inside_text(
         >>> PROCEDURES["inside-text"] is inside_text  # studies/s5/figures7-9.toml calls it by this name
         True
     """
-    asked = checked(label, "inside-text", options, _DEFAULTS)
     found = train(table, {}, folder, progress=progress, label=label)
     if found.status == "diverged":
         return found
     _, model, task = load_run(folder)
     model.eval()
     if task.vocabulary is None or task.spec.every_step:
-        raise ConfigError(f"{label}: inside-text expects a text with one answer a sentence.")
+        raise ConfigError(f"{label}: inside-text needs a text task with one target per sentence.")
     (batch,) = task.evaluation("test", 10**9)
-    count = min(asked["sentences"], len(batch.targets))
+    count = min(options["sentences"], len(batch.targets))
     tokens, classes = batch.inputs[:, :count], batch.targets[:count]
     lengths = torch.full((count,), len(tokens)) if batch.lengths is None else batch.lengths[:count]
     distances = hamming(partition_code(model, tokens, lengths=lengths))
-    near, far = _neighbours(distances, lengths, asked["words"], asked["neighbours"])
+    near, far = _neighbours(distances, lengths, options["words"], options["neighbours"])
     numbers: dict[str, float | None] = {
         "nearest.accuracy": _same(near, classes),
         "farthest.accuracy": _same(far, classes),
     }
     rows = [tokens[: lengths[index], index] for index in range(count)]
-    items = [templates(model, row) for row in rows[: asked["templates"]]]
+    items = [templates(model, row) for row in rows[: options["templates"]]]
     for name, answers in (("templates", [it.winner for it in items]), ("answers", [it.predicted for it in items])):
         numbers[f"{name}.accuracy"] = (torch.tensor(answers) == classes[: len(items)]).double().mean().item()
     fitting = [
         index
         for index, item in enumerate(items)
-        if item.predicted == classes[index] and 8 <= lengths[index] <= asked["longest"]
+        if item.predicted == classes[index] and 8 <= lengths[index] <= options["longest"]
     ]
     shown = fitting[0] if fitting else 0
     words = [task.vocabulary.decode(row) for row in rows]
@@ -81,7 +79,7 @@ def inside_text(
         far_away = float(distances[shown, index]) ** 0.5
         lines.append(f"- {task.spec.classes[classes[index]]}, {far_away:.2f}: {' '.join(words[index])}")
     write_atomically(folder / "neighbours.md", "\n".join(lines) + "\n")
-    return Measured(**{**vars(found), "best": found.best | numbers, "last": found.last | numbers})
+    return found.plus(numbers)
 
 
 def _neighbours(distances: Tensor, lengths: Tensor, words: int, count: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A trained run at work: scored on a split or on a new file, and asked for predictions.
+"""A trained run, applied: scored on a split or on a new file, or used for predictions.
 
 prediction = argmax_k z_k,  p_k = softmax(z)_k            (1) classes
 prediction = z · std + mean                               (2) numbers, in the units of the training file
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError, MissingExtraError, SettingError
 from holdfast.files import write_atomically
-from holdfast.studies.run import load_run
+from holdfast.runs.train import load_run
 from holdfast.tasks import Arrays, Batch, Sequences, Task
 from holdfast.train.loop import evaluate, predict
 
@@ -38,8 +38,8 @@ class Scored:
         folder, which: whose weights.
         on: the split, or the file.
         scores: by name.
-        metric: the one that the task is judged by.
-        baseline: that of the best constant answer, where it is known.
+        metric: the main one of the task.
+        baseline: the score of the best constant answer, where it is known.
         protocol: for texts, how they were cut, since a perplexity depends on it.
     """
 
@@ -54,7 +54,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What was written: so many sequences, these columns, this file."""
+    """What ``predict_run`` wrote: the number of sequences, the columns, the file."""
 
     sequences: int
     columns: tuple[str, ...]
@@ -73,16 +73,16 @@ def evaluate_run(
     Args:
         folder: of a run.
         split: of its own task; "test" if None, or the last there is.
-        data: instead, a file of the same form as the one it was trained on.
-        which: the weights at its best evaluation, or its last.
+        data: or a file in the same format as the training file.
+        which: the weights of its best evaluation, or its last ones.
 
     Example:
         >>> evaluate_run("no-such-run")
         Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run holds no run: there is no settings.json in it.
+        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
     """
     if data is not None and split is not None:
-        raise SettingError(f"A split ({split}) and a file ({data}) were given to be scored on; leave one out.")
+        raise SettingError(f"Give --split or --data, not both; got {split} and {data}.")
     settings, model, task = load_run(folder, which)
     if data is not None:
         preparation = _preparation(task, settings.task_name, "evaluate --data")
@@ -91,7 +91,7 @@ def evaluate_run(
     carry = settings.training.carry_state
     scores = evaluate(model, task, on, settings.training.batch, carry_state=carry)  # as in training: rows of a text
     protocol = getattr(task, "protocol", "") or getattr(settings.task, "protocol", "")
-    protocol += ", state carried on" if carry and protocol else ""
+    protocol += ", state carried over" if carry and protocol else ""
     metric, baseline = task.spec.metric, task.spec.baseline
     return Scored(str(folder), which, str(data or on), scores, metric, baseline, protocol)
 
@@ -99,22 +99,22 @@ def evaluate_run(
 def predict_run(
     folder: str | Path, data: str | Path, out: str | Path, *, which: Literal["best", "last"] = "best"
 ) -> Predicted:
-    """Write what the run in ``folder`` says about the sequences in ``data``: a row a sequence, in their order.
+    """Write the predictions of the run in ``folder`` for the sequences in ``data``: one row per sequence, in order.
 
     Args:
         folder: of a run that was trained on a file.
-        data: a file of the same form; it needs no target.
+        data: a file in the same format as the training file; it needs no target.
         out: a .csv, .parquet or .npz file, which appears whole or not at all.
-        which: the weights at its best evaluation, or its last.
+        which: the weights of its best evaluation, or its last ones.
 
     Example:
         >>> predict_run("no-such-run", "mine.csv", "out.txt")
         Traceback (most recent call last):
-        holdfast.errors.SettingError: predict writes .csv, .parquet or .npz; got out.txt.
+        holdfast.errors.SettingError: --out must end in .csv, .parquet or .npz; got out.txt.
     """
     out = Path(out)
     if out.suffix not in _WRITERS:
-        raise SettingError(f"predict writes .csv, .parquet or .npz; got {out}.")
+        raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
     settings, model, task = load_run(folder, which)
     preparation = _preparation(task, settings.task_name, "predict")
     prepared = preparation.apply(data)
@@ -133,7 +133,7 @@ def predict_run(
 def _preparation(task: Task, name: str, verb: str) -> Any:
     preparation = getattr(task, "preparation", None)
     if preparation is None:
-        raise ConfigError(f"{verb} reads a file for a run that was trained on one (--data); this run's task is {name}.")
+        raise ConfigError(f"{verb} needs a run that was trained with --data, but this run's task is {name}.")
     return preparation
 
 

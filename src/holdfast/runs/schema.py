@@ -1,8 +1,8 @@
 """From tables of a file to frozen dataclasses, with errors that say where and what is known.
 
-A dataclass is the schema: its fields are the known keys, their types what a value may be, its own ``__post_init__``
-what is impossible. Values are checked by pydantic in its strict JSON mode: a list becomes a tuple and 1 becomes 1.0,
-but "1" does not become 1 and true is no number.
+A dataclass is the schema: its fields are the known keys, their types the allowed values, and its ``__post_init__``
+checks the rest. Values are checked by pydantic in its strict JSON mode: a list becomes a tuple and 1 becomes 1.0, but
+"1" does not become 1 and true is not a number.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,20 +21,18 @@ from holdfast.errors import ConfigError, MissingExtraError, SettingError
 try:
     import pydantic
 except ModuleNotFoundError:
-    raise MissingExtraError(
-        "holdfast.studies needs pydantic; install it with: pip install 'holdfast[train]'."
-    ) from None
+    raise MissingExtraError("holdfast.runs needs pydantic: pip install 'holdfast[train]'.") from None
 
-__all__ = ["UNWRITTEN", "key", "structured", "table_of"]
+__all__ = ["UNWRITTEN", "checked_value", "key", "listed", "read_file", "structured", "table_of"]
 
 Made = TypeVar("Made")
 
 UNWRITTEN = {"key": ""}
-"""Metadata of a field that no file holds."""
+"""Metadata of a field that is never in a file."""
 
 
 def key(name: str) -> dict[str, str]:
-    """Metadata of a field that is called otherwise in a file, since its key is a word of Python.
+    """Metadata of a field whose key in a file is a reserved word of Python.
 
     Example:
         >>> @dataclasses.dataclass(frozen=True)
@@ -55,15 +54,15 @@ def structured(kind: type[Made], table: object, source: str, where: str = "") ->
         where: which part of the file the table is; empty for the whole.
 
     Example:
-        >>> from holdfast.train.settings import Schedule
-        >>> structured(Schedule, {"kind": "linear", "over": 20000}, "mine.toml").over
+        >>> from holdfast.train.settings import LRSchedule
+        >>> structured(LRSchedule, {"kind": "linear", "over": 20000}, "mine.toml").over
         20000
-        >>> structured(Schedule, {"knd": "linear"}, "mine.toml", "train.schedule")
+        >>> structured(LRSchedule, {"knd": "linear"}, "mine.toml", "train.schedule")
         Traceback (most recent call last):
         holdfast.errors.ConfigError: mine.toml: unknown key 'knd' in train.schedule; known: at, ..., patience.
     """
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{source}: {where or 'the file'} expects a table, got {_shown(table)}.")
+        raise ConfigError(f"{source}: {where or 'the file'} must be a table, got {_shown(table)}.")
     fields = _fields(kind)
     for name in table:
         if name not in fields:
@@ -82,12 +81,42 @@ def structured(kind: type[Made], table: object, source: str, where: str = "") ->
         raise ConfigError(f"{source}: {where + ': ' if where else ''}{error}") from None
 
 
+def read_file(path: str | Path, hint: str = "") -> dict[str, Any]:
+    """The tables in a JSON or TOML file, by its extension.
+
+    Args:
+        path: the file.
+        hint: what to do about a damaged one, for the error.
+
+    Example:
+        >>> read_file("no-such-file.toml")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: no-such-file.toml cannot be read: No such file or directory.
+    """
+    path = Path(path)
+    kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        table = parse(path.read_bytes().decode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, and numbers of thousands of digits
+        raise ConfigError(f"{path} is not valid {kind}: {error}.{hint and ' '}{hint}") from None
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path} must hold a table, got a {type(table).__name__}.")
+    return table
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names, as an error lists them."""
+    return ", ".join(names) or "none"
+
+
 def table_of(made: Any) -> dict[str, Any]:
     """The table that ``structured`` makes ``made`` from: plain dictionaries, lists, texts and numbers.
 
     Example:
-        >>> from holdfast.train.settings import Schedule
-        >>> table_of(Schedule("step", at=(0.5,)))["at"]
+        >>> from holdfast.train.settings import LRSchedule
+        >>> table_of(LRSchedule("step", at=(0.5,)))["at"]
         [0.5]
     """
     return {name: _plain(getattr(made, field.name)) for name, field in _fields(type(made)).items()}
@@ -109,14 +138,27 @@ def _value(hint: Any, value: object, source: str, place: str) -> Any:
     kind: Any = hint if dataclasses.is_dataclass(hint) else inside[0] if inside else None
     if kind is not None and origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{source}: {place} expects a list of tables, got {_shown(value)}.")
+            raise ConfigError(f"{source}: {place} must be a list of tables, got {_shown(value)}.")
         return tuple(structured(kind, part, source, f"{place}[{i}]") for i, part in enumerate(value))
     if kind is not None and origin is dict:
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {place} expects a table of tables, got {_shown(value)}.")
+            raise ConfigError(f"{source}: {place} must be a table of tables, got {_shown(value)}.")
         return {name: structured(kind, part, source, f"{place}.{name}") for name, part in value.items()}
     if kind is not None:
         return None if value is None and origin is not None else structured(kind, value, source, place)
+    return checked_value(hint, value, source, place)
+
+
+def checked_value(hint: Any, value: object, source: str, place: str) -> Any:
+    """``value`` as the type ``hint``, which is not a dataclass.
+
+    Example:
+        >>> checked_value(tuple[int, ...], [1, 2], "mine.toml", "sizes")
+        (1, 2)
+        >>> checked_value(bool, "yes", "mine.toml", "cell.options.bias")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: mine.toml: cell.options.bias: Input should be a valid boolean, got 'yes'.
+    """
     try:
         return _adapter(hint).validate_json(json.dumps(value), strict=True)
     except pydantic.ValidationError as error:
@@ -125,13 +167,11 @@ def _value(hint: Any, value: object, source: str, place: str) -> Any:
         raise ConfigError(f"{source}: {place}{inside}: {first['msg']}, got {_shown(value)}.") from None
     except (TypeError, ValueError, RecursionError):  # dates and times, which TOML has and settings have no use for
         place, value = _odd(value, place)
-        raise ConfigError(
-            f"{source}: {place} expects a number, a text, a list or a table, got {_shown(value)}."
-        ) from None
+        raise ConfigError(f"{source}: {place} must be a number, text, list or table, got {_shown(value)}.") from None
 
 
 def _odd(value: object, place: str) -> tuple[str, object]:
-    """The first part of ``value`` that JSON has no word for, and where it is."""
+    """The first part of ``value`` that JSON cannot hold, and where it is."""
     parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for name, part in parts:
         try:
@@ -163,4 +203,4 @@ def _hints(kind: type) -> dict[str, Any]:
 
 @functools.cache
 def _adapter(hint: Any) -> pydantic.TypeAdapter:
-    return pydantic.TypeAdapter(hint)
+    return pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))

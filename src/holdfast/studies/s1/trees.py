@@ -21,22 +21,22 @@ from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
 from holdfast.rrnn import ACTIVATIONS, OPERATORS, Record, Tree, count_trees, tuple_changes
 from holdfast.rrnn.layer import TreeLayer
-from holdfast.studies.config import RunSettings, run_settings
-from holdfast.studies.options import checked
-from holdfast.studies.procedures import columns, procedure
-from holdfast.studies.result import Measured
-from holdfast.studies.watch import watched_run
+from holdfast.runs.curves import pyplot
+from holdfast.runs.measured import Measured, columns, measure
+from holdfast.runs.settings import RunSettings, run_settings
+from holdfast.studies.procedures import procedure
 from holdfast.tasks import Task
 from holdfast.train.log import read_log
+from holdfast.train.loop import run_lengths
+from holdfast.train.metrics import HIGHER_IS_BETTER
 from holdfast.train.model import SequenceModel
 
 __all__ = ["trees"]
 
-_DEFAULTS = {"sequences": 200, "early": 2, "draw": 4}
 _KEPT = 12  # trees of an epoch that are kept by name
 
 
-@procedure("trees")
+@procedure("trees", {"sequences": 200, "early": 2, "draw": 4})
 def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str) -> Measured:
     """Train, and note the trees after every epoch.
 
@@ -57,27 +57,21 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
         ... }
         >>> trees(table, {}, Path(tempfile.mkdtemp()), progress=False, label="tiny")
         Traceback (most recent call last):
-        holdfast.errors.ConfigError: tiny: trees expects a task with epochs, and addition draws sequences for ever.
+        holdfast.errors.ConfigError: tiny: trees needs a task with epochs; addition has none.
     """
-    asked = checked(label, "trees", options, _DEFAULTS)
-    folder.mkdir(parents=True, exist_ok=True)
     settings = run_settings(table, label)
     task = settings.task.load()
     epoch = task.epoch(settings.training.batch)
     if epoch is None:
-        raise ConfigError(
-            f"{label}: trees expects a task with epochs, and {settings.task_name} draws sequences for ever."
-        )
+        raise ConfigError(f"{label}: trees needs a task with epochs; {settings.task_name} has none.")
 
     def look(model: SequenceModel, update: int) -> None:
         path = folder / f"trees-{update // epoch}.json"
         if not path.is_file():
-            _look(model, task, settings, asked["sequences"], path)
+            _look(model, task, settings, options["sequences"], path)
 
-    def at(updates: int) -> range:
-        return range(0, updates + 1, epoch)
-
-    found = watched_run(settings, folder, look, at, progress=progress, label=label)
+    at = range(0, run_lengths(task, settings.training)[0] + 1, epoch)
+    found = measure(settings, folder, task=task, look=look, at=at, progress=progress, label=label)
     rows, before = [], None
     for number in range(found.updates // epoch + 1):
         path = folder / f"trees-{number}.json"
@@ -95,13 +89,13 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
             rows[whole] |= {"update": entry["update"], "train_loss": entry["train_loss"]}
             for split in settings.training.evaluate_on:
                 rows[whole] |= {f"{split}.{score}": value for score, value in entry[split].items()}
-    metric = f"{settings.training.monitor or 'validation'}.{task.spec.metric}"
+    metric = f"{settings.training.monitored}.{task.spec.metric}"
     scored = [(row[metric], number) for number, row in enumerate(rows) if row.get(metric) is not None]
     if scored:
-        best = (max if task.spec.metric == "accuracy" else min)(scored)[1]
-    early = min(asked["early"], len(rows) - 1)
-    _draw(folder, list(range(1, early + 1)) or [0], asked["draw"], "early", "first epochs")
-    _draw(folder, [best], asked["draw"], "best", f"epoch {best}, the best")
+        best = (max if task.spec.metric in HIGHER_IS_BETTER else min)(scored)[1]
+    early = min(options["early"], len(rows) - 1)
+    _draw(folder, list(range(1, early + 1)) or [0], options["draw"], "early", "first epochs")
+    _draw(folder, [best], options["draw"], "best", f"epoch {best}, the best")
     numbers = {
         name: value for name, value in rows[-1].items() if name in ("changes", "changes.share", "shapes", "depth")
     }
@@ -116,7 +110,7 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
 def _look(model: SequenceModel, task: Task, settings: RunSettings, sequences: int, path: Path) -> None:
     """The choices over the first training sequences: tuples as an array, trees as counts."""
     if not isinstance(layer := model.rnn, TreeLayer):
-        raise ConfigError(f"trees expects a cell that is a tree, rrnn or rrnn-gru; got {settings.network.name}.")
+        raise ConfigError(f"trees needs the cell rrnn or rrnn-gru, got {settings.network.name}.")
     records: list[Record] = []
     left, size = sequences, min(sequences, max(settings.training.batch, 64))
     for batch in task.evaluation("train", size):
@@ -154,8 +148,6 @@ def _tree(table: Any) -> Tree | str:
 
 def _draw(folder: Path, epochs: list[int], count: int, name: str, title: str) -> None:
     """The most frequent trees of some epochs, side by side."""
-    from holdfast.studies.figures import _pyplot
-
     total, seen = 0, collections.Counter()
     for epoch in epochs:
         held = json.loads((folder / f"trees-{epoch}.json").read_text())
@@ -163,7 +155,7 @@ def _draw(folder: Path, epochs: list[int], count: int, name: str, title: str) ->
         for table, times in held["trees"]:
             seen[_tree(table)] += times
     common = [(tree, times) for tree, times in seen.most_common(count) if isinstance(tree, Tree)]
-    plt = _pyplot()
+    plt = pyplot()
     widths = [max(_leaves(tree), 3) for tree, _ in common]
     high = max(tree.depth for tree, _ in common)
     picture, axes = plt.subplots(

@@ -2,8 +2,8 @@
 
     ratio = median milliseconds of ours / median milliseconds of torch.nn's        (1) below 1: ours is faster
 
-Machines are busy with other things too, so the layers take turns: each round runs every layer once, and (1) is of
-medians over the rounds. The loss reads the last output only, as in the papers' tasks with one answer at the end.
+The layers take turns, so that other load on the machine affects all of them: each round runs every layer once, and (1)
+compares medians over the rounds. The loss reads the last output only, as in tasks with one target per sequence.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from holdfast.train.model import LAYERS
 __all__ = ["PEERS", "TIMED", "Timing", "time_layers"]
 
 PEERS: dict[str, type[nn.Module]] = {"torch.nn.RNN": nn.RNN, "torch.nn.LSTM": nn.LSTM, "torch.nn.GRU": nn.GRU}
-"""PyTorch's layers, which ours are measured against."""
+"""PyTorch's layers, which ours are compared with."""
 
 TIMED = tuple(name for name, layer in LAYERS.items() if not issubclass(layer, TreeLayer))
-"""Layers that are timed unless others are named; RRNN searches at every step, and would take minutes a round."""
+"""Layers that are timed by default; RRNN searches at every step, and would take minutes per round."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +78,10 @@ def time_layers(
     """
     for name, value in {"steps": steps, "batch": batch, "hidden": hidden, "inputs": inputs, "rounds": rounds}.items():
         if value < 1:
-            raise SettingError(f"bench expects {name} of at least 1, got {value}.")
+            raise SettingError(f"--{name} must be at least 1, got {value}.")
     for name in names:
         if name not in LAYERS:
-            raise SettingError(f"bench knows the layers {', '.join(sorted(LAYERS))}; got {name!r}.")
+            raise SettingError(f"unknown cell {name!r}; known: {', '.join(sorted(LAYERS))}.")
     xs = torch.randn(steps, batch, inputs)
     layers: dict[str, nn.Module] = {name: peer(inputs, hidden) for name, peer in PEERS.items()}
     layers |= {name: LAYERS[name](inputs, hidden) for name in names}

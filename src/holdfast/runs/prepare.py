@@ -1,0 +1,43 @@
+"""From settings to what is trained: the task, loaded once, and the model at its start, built once."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.runs.settings import RunSettings
+from holdfast.tasks import Task
+from holdfast.train.checkpoint import seed_all
+from holdfast.train.model import SequenceModel, build
+
+__all__ = ["count", "prepare"]
+
+
+def prepare(settings: RunSettings, task: Task | None = None) -> tuple[SequenceModel, Task]:
+    """The model at its start and the task. The weights are a function of the settings and their seed alone.
+
+    Args:
+        settings: of the run.
+        task: that of the settings, if it has been loaded before.
+
+    Example:
+        >>> from holdfast.runs import run_settings
+        >>> model, task = prepare(run_settings({"task": {"name": "addition"}, "train": {"updates": 10}}))
+        >>> count(model)
+        1411
+    """
+    if task is None:
+        task = cast(Task, settings.task.load())
+    seed_all(settings.training.seed)
+    network = settings.network
+    try:
+        return build(network, task.spec, task.vectors), task
+    except HoldfastError as error:
+        raise ConfigError(f"cell: {error}") from None
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ConfigError(f"cell.options: {network.name} cannot be built with {network.options}: {error}.") from None
+
+
+def count(model: Any) -> int:
+    """How many trainable numbers a model has."""
+    return sum(weight.numel() for weight in model.parameters() if weight.requires_grad)

@@ -1,0 +1,175 @@
+"""One training run in a folder of its own: started, resumed, or loaded.
+
+    settings.json      the settings, every default written out; a folder with this file is a run folder
+    environment.json   versions and hardware
+    model.json         the layers in words, and how many weights the model and its recurrent layer have
+    log.jsonl, times.jsonl, last.safetensors, best.safetensors, outcome.json, SHA256SUMS      by ``holdfast.train.fit``
+
+Each file appears whole or not at all. One that has changed since is an error when it is read: see ``train.sums``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.errors import CheckpointError, ConfigError
+from holdfast.files import write_atomically
+from holdfast.runs.environment import environment
+from holdfast.runs.prepare import count, prepare
+from holdfast.runs.schema import read_file, table_of
+from holdfast.runs.settings import RunSettings, run_settings, to_table
+from holdfast.tasks import Task
+from holdfast.train import sums
+from holdfast.train.checkpoint import check_data, load_model_
+from holdfast.train.loop import Outcome, ended, fit
+from holdfast.train.model import SequenceModel
+
+__all__ = ["Look", "load_run", "read_settings", "resume_run", "train_run"]
+
+Look = Callable[[SequenceModel, int], None]
+"""What inspects a model during training: it gets the model in evaluation mode and the number of updates made."""
+
+
+def train_run(
+    settings: RunSettings,
+    folder: str | Path,
+    *,
+    task: Task | None = None,
+    progress: bool = True,
+    devices: int = 1,
+    label: str = "training",
+    look: Look | None = None,
+    at: Collection[int] = (),
+) -> Outcome:
+    """Train in ``folder``, or resume there if it holds a run of the same settings; a finished run is not repeated.
+
+    Args:
+        settings: what to train.
+        folder: made if it does not exist. A folder that holds a run of other settings is refused.
+        task: that of the settings, if it has been loaded before.
+        progress: show it.
+        devices: number of processes that share each batch.
+        label: what the progress bar says.
+        look, at: called after these numbers of updates; 0 is before the first. It must draw no random numbers. A run
+            that is killed repeats some updates, so it may see the same model twice.
+
+    Raises:
+        DivergedError: a loss or gradient was not finite; ``outcome.json`` says so too.
+
+    Example:
+        >>> import tempfile
+        >>> settings = run_settings({
+        ...     "task": {"name": "addition", "steps": 4, "validation": 8},
+        ...     "cell": {"hidden_size": 4},
+        ...     "train": {"updates": 2, "batch": 4},
+        ... })
+        >>> train_run(settings, tempfile.mkdtemp(), progress=False).updates
+        2
+    """
+    folder = Path(folder)
+    _claim(folder, to_table(settings))
+    if (outcome := ended(folder)) is not None:
+        return outcome
+    model, task = prepare(settings, task)
+    _write(
+        folder / "model.json", {"model": str(model), "parameters": count(model), "cell_parameters": count(model.rnn)}
+    )
+
+    def watch(update: int) -> None:
+        if look is not None and update in at:
+            _look(model, look, update)
+
+    watch(0)
+    return fit(model, task, settings.training, folder, progress=progress, devices=devices, label=label, watch=watch)
+
+
+def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -> Outcome:
+    """Resume the run in ``folder``. It ends with the same weights as if it had never stopped.
+
+    Example:
+        >>> resume_run("no-such-run")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
+    """
+    return train_run(read_settings(folder), folder, progress=progress, devices=devices)
+
+
+def load_run(
+    folder: str | Path, which: Literal["best", "last"] = "best", task: Task | None = None
+) -> tuple[RunSettings, SequenceModel, Task]:
+    """The settings, the trained model and the task of the run in ``folder``.
+
+    Args:
+        folder: of a run.
+        which: the weights of the best evaluation so far, or the last ones saved.
+        task: that of the run, if it has been loaded before.
+
+    Example:
+        >>> load_run("no-such-run")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
+    """
+    settings, path = read_settings(folder), Path(folder) / f"{which}.safetensors"
+    if not path.is_file():
+        raise CheckpointError(f"{folder} has no {path.name} yet; train first: holdfast resume {folder}")
+    model, task = prepare(settings, task)
+    check_data(path, load_model_(model, path), task)
+    return settings, model, task
+
+
+def read_settings(folder: str | Path) -> RunSettings:
+    """The settings of the run in ``folder``.
+
+    Example:
+        >>> read_settings("no-such-run")
+        Traceback (most recent call last):
+        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
+    """
+    path = Path(folder) / "settings.json"
+    if not path.is_file():
+        raise ConfigError(f"{folder} is not a run folder: it has no settings.json.")
+    table = read_file(path, "This run cannot be resumed.")
+    sums.check(path.parent, sums.SETTINGS)
+    return run_settings(table, str(path))
+
+
+def _claim(folder: Path, table: dict[str, Any]) -> None:
+    """Write the settings into a new folder, or see that those in an old one are the same."""
+    if not (folder / "settings.json").is_file():
+        _write(folder / "environment.json", table_of(environment()))
+        _write(folder / "settings.json", table)
+        return
+    for name, (before, now) in _differences(to_table(read_settings(folder)), table):
+        raise ConfigError(
+            f"{folder} holds a run with {name} = {before!r}, but {now!r} was asked for; choose another folder, or "
+            f"resume that run: holdfast resume {folder}"
+        )
+
+
+def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any], where: str = ""):
+    for name in {**held, **wanted}:
+        before, now = held.get(name), wanted.get(name)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from _differences(before, now, f"{where}{name}.")
+        elif before != now:
+            yield f"{where}{name}", (before, now)
+
+
+def _write(path: Path, table: Mapping[str, Any]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(table, indent=2) + "\n")
+    except OSError as error:
+        raise CheckpointError(f"Could not write {path}: {error.strerror}; choose another folder.") from None
+
+
+def _look(model: SequenceModel, look: Look, update: int) -> None:
+    training = model.training
+    model.eval()
+    try:
+        look(model, update)
+    finally:
+        model.train(training)
