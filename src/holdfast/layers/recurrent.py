@@ -129,9 +129,9 @@ class Recurrent(CheckedLoad):
         if isinstance(input, PackedSequence):
             data = in_weights_type(self.cells[0], input.data)
             return self._forward_packed(input._replace(data=data), h_0, need_output, run)
-        input = in_weights_type(self.cells[0], input)
-        batched = self._checked_batched(input)
-        xs = input if batched else input.unsqueeze(1)  # (time, 1, input)
+        given: Tensor = in_weights_type(self.cells[0], input)
+        batched = self._checked_batched(given)
+        xs = given if batched else given.unsqueeze(1)  # (time, 1, input)
         if batched and self.batch_first:
             xs = xs.transpose(0, 1)
         state = self._start(h_0, xs, batched)

@@ -118,7 +118,7 @@ def compare(
                 found.status,
                 found.reason,
                 str(place),
-            )  # fmt: skip
+            )
         )
         lines.append(_line(name, found, f"{training.monitored}.{task.spec.metric}"))
     first, spec = settings[0].training, tasks[0].spec
