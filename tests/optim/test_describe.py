@@ -124,7 +124,7 @@ def test_other_nonlinearities_between_pieces_count_as_relu_if_asked_for():
 
 def test_a_network_written_down_is_checked():
     W, U = torch.ones(3, 2), torch.ones(3, 3)
-    with pytest.raises(ShapeError, match=r"layer 1 to read 3 features, its weight_ih is \(3, 2\)"):
+    with pytest.raises(ShapeError, match=r"layer 1 to read 3 features, got a weight_ih of shape \(3, 2\)"):
         PathNetwork(layers=(Recurrence(W, U), Recurrence(W, U)))
     with pytest.raises(ShapeError, match=r"weight_hh \(hidden, hidden\)"):
         Recurrence(W, torch.ones(2, 2))

@@ -221,7 +221,7 @@ def test_a_teachers_target_has_the_teachers_value_at_its_root():
 
 
 def test_pytorchs_gru_is_no_teacher_for_this_tree():
-    with pytest.raises(SettingError, match="another tree"):
+    with pytest.raises(SettingError, match="is different"):
         gru_target(GRUCell(4, 4))
 
 

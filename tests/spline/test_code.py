@@ -106,7 +106,7 @@ def test_neighbours_are_those_of_a_full_search(monkeypatch):
             key = [(-distances[query, i].item() if largest else distances[query, i].item(), i) for i in others]
             assert found.indices[query].tolist() == [index for _, index in sorted(key)[:5]]
     assert torch.equal(nearest(codes, codes, k=1).indices[:, 0], distances.argmin(1))
-    with pytest.raises(SettingError, match="29 other codes"):
+    with pytest.raises(SettingError, match="k from 1 to 29, the number of other codes"):
         nearest(codes, torch.arange(30), k=30)
 
 

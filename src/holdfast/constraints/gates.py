@@ -1,4 +1,4 @@
-"""Two scalar gates, kept where the theorems want them.
+"""Two scalar gates, kept where the theorems need them.
 
     α = σ(a),  β = σ(b)                 (1) two free numbers behind two gates in (0, 1)
     β ≤ 1 - 2α                          (2) ``clip="2alpha"``: S3 (3), for Theorem 1
@@ -30,7 +30,7 @@ class ScalarGates(nn.Module):
     """α and β of (1), with β clipped by (2), by (3) or not at all.
 
     The clip is a minimum, and its gradient is the true one: where it is active β = 1 - 2α, so α receives -2 times β's
-    gradient and ``beta_logit`` none. At a tie the unclipped branch is followed. The interval (0, 1 - 2α] of (2) is
+    gradient and ``beta_logit`` none. A tie counts as unclipped. The interval (0, 1 - 2α] of (2) is
     empty once α ≥ 1/2, so there α is held at 1/2 and β at 0, and neither logit has a gradient: start well below.
 
     Law: 0 < α < 1, 0 ≤ β < 1 and the clip hold exactly, for all logits and hence under any optimiser: not up to
@@ -87,7 +87,7 @@ class ScalarGates(nn.Module):
         return alpha, torch.where(beta <= bound, beta, bound)
 
     def contains(self, alpha: float | Tensor, beta: float | Tensor) -> bool:
-        """Whether (α, β) lies in the set that these gates keep to.
+        """Whether (α, β) lies in the set of these gates.
 
         Example:
             >>> ScalarGates(clip="2alpha").contains(0.1, 0.8), ScalarGates(clip="2alpha").contains(0.1, 0.9)
@@ -103,7 +103,7 @@ class ScalarGates(nn.Module):
 
 
 def _open_sigmoid(logit: Tensor) -> Tensor:
-    """σ, kept off 0 and 1, which it reaches in floating point beyond ±100 or sooner; its slope has vanished there."""
+    """σ, kept away from 0 and 1, which it reaches in floating point beyond ±100 or sooner, where its slope is 0."""
     info = torch.finfo(logit.dtype)
     return torch.sigmoid(logit).clamp(info.tiny, 1 - info.eps / 2)
 

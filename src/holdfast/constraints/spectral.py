@@ -56,8 +56,8 @@ def clip_spectral(W: Matrix, radius: float = 1.0) -> Matrix:
 def shrink_spectral(W: Matrix, radius: float = 1.0) -> Matrix:
     """W, scaled to a spectral norm of at most ``radius``: (2), proved by (3), in the time of two or three products.
 
-    Law: ‖result‖₂ ≤ radius, in exact arithmetic on the numbers that come out; W itself if ‖W‖₂ ≤ radius (1 - 1e-9);
-    and at most a factor 1e-3 shorter than it need be. It is not the nearest: all singular values shrink.
+    Law: ‖result‖₂ ≤ radius, in exact arithmetic on the result; W itself if ‖W‖₂ ≤ radius (1 - 1e-9);
+    and at most a factor 1e-3 shorter than necessary. It is not the nearest: all singular values shrink.
 
     Example:
         >>> shrunk = shrink_spectral(2 * torch.eye(3))
@@ -116,7 +116,7 @@ def _proved(wide: Tensor, s: float) -> bool:
 
 def _power_estimate(wide: Tensor, width: int = 8, rounds: int = 20) -> float:
     """‖W‖₂ from below, by block power iteration from a fixed start."""
-    generator = torch.Generator().manual_seed(0)  # the user's random numbers are left alone
+    generator = torch.Generator().manual_seed(0)  # does not touch the user's random numbers
     block = torch.randn(wide.shape[1], min(width, *wide.shape), dtype=wide.dtype, generator=generator).to(wide.device)
     for _ in range(rounds):
         block = torch.linalg.qr(wide.mT @ (wide @ block)).Q
@@ -242,4 +242,4 @@ def _check(who: str, W: Tensor, radius: float) -> None:
         raise ShapeError(f"{who} expects a matrix, got shape {tuple(W.shape)}.")
     positive_number(who, "radius", radius)
     if not W.isfinite().all():
-        raise OutsideSetError(f"{who} expects finite entries; this matrix has NaN or infinity.")
+        raise OutsideSetError(f"{who} expects finite entries, got a matrix with NaN or infinity.")

@@ -1,4 +1,4 @@
-"""A network as carriers of paths: what comes before time, the ReLU recurrences, and what reads them.
+"""A network as carriers of paths: an encoder of each input, ReLU recurrences, and a decoder.
 
     h⁰_t = encoder(x_t)                                     (1) embedding, or any feed-forward pieces
     hⁱ_t = [W_i hⁱ⁻¹_t + b_i + U_i hⁱ_{t-1}]₊,  hⁱ_0 = 0     (2) layers, S2 Table 1; a learned hⁱ_0 is one more bias
@@ -83,7 +83,7 @@ class Recurrence:
 
 @dataclass(frozen=True, eq=False)
 class PathNetwork:
-    """A network in the form (1) to (3). ``path_network`` makes it of a model; for a class of your own, write it down.
+    """A network in the form (1) to (3). ``path_network`` makes it from a model; for your own class, build it yourself.
 
     Args:
         layers: the recurrences, first to last; none for a feed-forward network.
@@ -113,7 +113,7 @@ class PathNetwork:
         for index, layer in enumerate(self.layers):
             if width is not None and layer.weight_ih.shape[1] != width:
                 raise ShapeError(
-                    f"PathNetwork expects layer {index} to read {width} features, its weight_ih is "
+                    f"PathNetwork expects layer {index} to read {width} features, got a weight_ih of shape "
                     f"{tuple(layer.weight_ih.shape)}."
                 )
             width = layer.hidden_size

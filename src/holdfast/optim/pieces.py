@@ -41,7 +41,7 @@ class Squares(dict[Tensor, Tensor]):
 
 
 def compact(tensor: Tensor) -> Tensor:
-    """The tensor with every dimension along which it is one expanded number cut to size 1.
+    """The tensor with every expanded dimension cut to size 1.
 
     Example:
         >>> compact(torch.ones(1, 3).expand(1000, 3)).shape
@@ -56,7 +56,7 @@ def compact(tensor: Tensor) -> Tensor:
 
 
 def outer(left: Tensor, right: Tensor) -> Tensor:
-    """The product left rightᵀ, expanded rather than filled in where an argument is: a vocabulary's rows take no memory.
+    """The product left rightᵀ, expanded where an argument is expanded, so that a vocabulary's rows take no memory.
 
     Example:
         >>> compact(outer(torch.ones(1).expand(1000), torch.arange(3.0))).shape
@@ -100,11 +100,11 @@ class Piece(abc.ABC):
         """(3), of the weight and, for 1 in the node of the biases, of the bias."""
 
     def factors(self, before: Tensor, after: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What weight and bias are multiplied by when the units before and after are, S2 Theorem 1."""
+        """The factors of weight and bias if the units before and after are rescaled: S2 Theorem 1."""
         return None, None
 
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of its input, where its weights tell."""
+        """The shape of its input, if its weights determine it."""
         raise SettingError(
             f"{type(self).__name__} does not say how large its input is; give it: "
             "path_network(model, input_shape=(channels, height, width))."

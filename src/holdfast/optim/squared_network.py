@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Forward:
-    """What flows to every unit.
+    """The flow to every unit.
 
     Args:
         steps, every: T, and whether outputs are read at every step or at the last.
@@ -66,7 +66,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Backward:
-    """What flows from every unit to the outputs.
+    """The flow from every unit to the outputs.
 
     Args:
         decoder, encoder: ∂γ²/∂y of each piece; the encoder's are summed over time and divided by 2^(ηT).
@@ -188,7 +188,7 @@ def _to_encoder(network: PathNetwork, forward: Forward, sums: list[Tensor], g: T
 
 
 def saturated(value: Tensor, log2_factor: float) -> Tensor:
-    """2^log2_factor · value, at most the largest float64: where the product passes it, that number stands.
+    """2^log2_factor · value, at most the largest float64.
 
     Example:
         >>> saturated(torch.tensor([0.0, 3.0, 2.0**1000], dtype=torch.float64), 100.0).tolist()
@@ -207,9 +207,9 @@ def first_finite(
     compute: Callable[[float], Result],
     tensors: Callable[[Result], list[Tensor]],
 ) -> Result:
-    """``compute(η)`` for η = 0 or, if that overflows, the growth rate; then the largest float64 for what still does.
+    """``compute(η)`` for η = 0 or, on overflow, the growth rate; the largest float64 for what still overflows.
 
-    With η = 0 nothing is lost, and nearly always nothing overflows. With η = log₂ ρ(Ũ) no flow grows but for a while.
+    With η = 0 nothing is lost, and overflow is rare. With η = log₂ ρ(Ũ) no flow grows in the long run.
     """
     found = compute(0.0)
     if _all_finite(tensors(found)):

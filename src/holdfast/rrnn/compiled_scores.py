@@ -65,7 +65,7 @@ class CompiledScores:
     def takes(weight: Tensor, like: Tensor) -> bool:
         """Whether there is such a loop for this W and vectors like these: on the CPU, in float32 and float64.
 
-        PyTorch is left to complain of vectors that do not fit.
+        PyTorch reports vectors that do not fit.
         """
         fits = weight.shape[1] == like.shape[-1] and weight.dtype == like.dtype and weight.device == like.device
         return fits and weight.device.type == "cpu" and weight.dtype in LANES
@@ -79,7 +79,7 @@ class CompiledScores:
         return other
 
     def __call__(self, v: Tensor) -> np.ndarray:
-        """Scores (2, segments, rows) of vectors (segments, rows, p) and of 1 minus them; rows lie side by side."""
+        """Scores (2, segments, rows) of vectors (segments, rows, p) and of 1 minus them; rows are contiguous."""
         segments, rows, size = v.shape
         chunks = segments * math.ceil(rows / CHUNK)
         results = np.empty((2, segments, rows), dtype=_NUMPY[v.dtype])

@@ -2,7 +2,7 @@
 
     z = o(l, r) + b,   v = u(z)      (1) for every operator o and activation u, entry by entry
 
-Entries of all tuples and samples lie side by side, so a node's candidates with one older node are one flat loop, and
+Entries of all tuples and samples are contiguous, so a node's candidates with one older node are one flat loop, and
 each z is made once for all activations. The code comes from the fused scan's compiler and runs on its threads.
 Source of (1): S1, Algorithm 1, line 11; search.py.
 """
@@ -37,7 +37,7 @@ ACTIVATIONS = {
 def takes(bias: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:
     """Whether there is such a loop: known operators and activations, on the CPU, ``count`` numbers, as many as biases.
 
-    PyTorch is left to complain of biases that do not fit.
+    PyTorch reports biases that do not fit.
     """
     known = OPERATORS.keys() >= set(operators) and ACTIVATIONS.keys() >= set(activations)
     plain = bias.device.type == "cpu" and bias.dtype in LANES

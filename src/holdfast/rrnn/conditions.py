@@ -41,8 +41,8 @@ class Condition:
 
     Args:
         what: in words.
-        value: the largest that was found.
-        threshold: what it is held against.
+        value: the largest value found.
+        threshold: what it is compared with.
 
     Example:
         >>> Condition("some weight matrix", 1.0, 0.8).holds
@@ -100,7 +100,7 @@ class GradientConditions:
 
     @property
     def rate(self) -> float | None:
-        """η of Theorem 7: gradients shrink at least by it a step; None where nothing is promised."""
+        """η of Theorem 7: gradients shrink at least by this factor per step; None without a guarantee."""
         return 0.5 + self.product if self.vanishing else None
 
     @property
@@ -185,7 +185,7 @@ def gradient_conditions(
 
 def _slopes(steps: list[Grown], matrices: Matrices, sets: Sets) -> tuple[float, float, float]:
     """Largest ‖∂o/∂(L v)‖ and ‖∂o/∂(R w)‖, over all tuples and all vectors on the trees; and C₅."""
-    # every node of the pool counts as on the tree: an upper bound where some were not used
+    # every node of the pool counts as on the tree: an upper bound if some are not used
     pool = torch.stack([torch.cat((step.leaves, step.vectors)) for step in steps])
     entries = float(pool.abs().max())
     slopes = [OPERATORS[name].slope for name in sets.operators]
@@ -198,7 +198,7 @@ def _slopes(steps: list[Grown], matrices: Matrices, sets: Sets) -> tuple[float, 
 
 
 def _direct_slope(output: Tensor, loss: Callable[[Tensor], Tensor]) -> float:
-    """max_t ‖∂E_t/∂h_t‖, the output's own and not through later steps."""
+    """max_t ‖∂E_t/∂h_t‖, directly, not through later steps."""
     with torch.enable_grad():
         h = output.detach().requires_grad_()
         (gradient,) = torch.autograd.grad(loss(h), h)

@@ -1,4 +1,4 @@
-"""Trees as text and as SVG, like Figures 1, 3 and 4 of S1, without a library: the same trees give the same bytes."""
+"""Trees as text and as SVG, like Figures 1, 3 and 4 of S1, without a library. The same trees give the same bytes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def tree_svg(trees: Sequence[Tree], captions: Sequence[str] = (), title: str = "
 
     Args:
         trees: to draw.
-        captions: a line under each.
-        title: a line above all.
+        captions: one line under each tree.
+        title: one line above all trees.
 
     Example:
         >>> picture = tree_svg([Tree("add", "tanh", None, "x", "h")], ["12 of 40"])
@@ -84,7 +84,7 @@ def _words(x: float, y: float, text: str, size: int, colour: str) -> str:
 
 
 def _shapes(tree: Tree | str, left: float, top: float) -> tuple[list[str], float]:
-    """What to draw, lines first, and where the root stands."""
+    """What to draw, lines first, and the position of the root."""
     if isinstance(tree, str):
         x = left + _WIDE / 2
         box = f'<rect x="{x - 15:g}" y="{top - 12:g}" width="30" height="24" rx="4" fill="{_LEAF}" stroke="{_LINE}"/>'

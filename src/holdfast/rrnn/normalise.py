@@ -3,11 +3,11 @@
     v̂ = γ ⊙ (v - μ_g) / √(σ²_g + ε) + β        (1)
 
 All candidates that are born in one round g share μ_g and σ²_g, taken over the batch and over the round's candidates in
-training and from running averages in evaluation. A candidate keeps what it was born with: its vector and its score do
-not change afterwards. Statistics are constants to the gradient.
+training and from running averages in evaluation. A candidate keeps its statistics: its vector and its score do not
+change afterwards. Statistics are constants in the gradient.
 
-S1 says that candidates are batch-normalised to steady the training (Appendix E.1), and no more; where the normalisation
-sits, and over what, is ours.
+S1 says only that candidates are batch-normalised to stabilise training (Appendix E.1); where the normalisation is
+applied, and over what, is our choice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BirthNorm(nn.Module):
 
     @torch.no_grad()
     def statistics(self, birth: int, mean: Tensor, var: Tensor) -> tuple[Tensor, Tensor]:
-        """μ_g and σ²_g to use: those given, noted in the running averages, in training; the averages in evaluation."""
+        """μ_g and σ²_g to use: in training those given, which update the running averages; else the averages."""
         if not self.training:
             return self.mean[birth], self.var[birth]
         self.mean[birth] += self.momentum * (mean - self.mean[birth])

@@ -67,10 +67,10 @@ class TwoLayerScorer(nn.Module):
 class RankingScorer(nn.Module):
     """α(v) = Σ_k (n + 1 - k) exp(-‖v - v_k‖² / (2σ²)): it ranks the n wanted vectors first, in their order.
 
-    This is Lemma 1 with falling weights and a small σ. The weights that are printed rise with k and σ is to be large:
-    then every exponential is close to one, and the order is another one.
+    This is Lemma 1 with decreasing weights and a small σ. In print the weights increase with k and σ is large: then
+    every exponential is close to one, and the order is different.
 
-    Law: if the v_k lie further apart than σ √(2 log(n(n+1))), then α(v_1) > .. > α(v_n).
+    Law: if the v_k are further apart than σ √(2 log(n(n+1))), then α(v_1) > .. > α(v_n).
 
     Args:
         wanted: (n, p), or (n, batch, p) to rank other vectors for every sample.
@@ -89,7 +89,7 @@ class RankingScorer(nn.Module):
         self.sigma = _small_sigma(wanted) if sigma is None else sigma
 
     def forward(self, v: Tensor) -> Tensor:
-        """(..., p), or (..., batch, p) where every sample has its own."""
+        """(..., p), or (..., batch, p) if every sample has its own."""
         wanted: Tensor = self.wanted  # pyright: ignore[reportAssignmentType]
         count = len(wanted)
         shared = wanted.shape[1] == 1

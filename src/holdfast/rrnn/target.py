@@ -1,4 +1,4 @@
-"""Target trees: what Algorithm 1 is drawn towards, and where the vectors on their nodes come from.
+"""Target trees of the loss, and the vectors of their nodes.
 
     r = σ(x + h),  z = σ(x + h),  h̃ = tanh(x + r ⊙ h),  h' = z ⊙ h + (1 - z) ⊙ h̃          GRU (1)-(4)
     c' = c ⊙ σ(x + h) + σ(x + h) ⊙ tanh(x + h),  h' = σ(x + h) ⊙ tanh(c')                  LSTM (7)-(11)
@@ -114,7 +114,7 @@ def gru_target(teacher: GRUCell | None = None) -> Target:
     if teacher is None:
         return Target(gru_tree(tuples=False))
     if teacher.reset != "before":
-        raise SettingError('gru_target expects a teacher with reset="before": PyTorch\'s GRU is another tree.')
+        raise SettingError('gru_target expects a teacher with reset="before"; the tree of PyTorch\'s GRU is different.')
     return Target(gru_tree(), _matrices(teacher, 3))
 
 
@@ -150,7 +150,7 @@ def _matrices(teacher: GRUCell | LSTMCell, gates: int) -> Matrices:
     """The teacher's gates as tuples, and (I, I, 0)."""
     if teacher.input_size != teacher.hidden_size:
         raise SettingError(
-            f"A teacher's x and h are of one length, as in a pool; got {teacher.input_size} and {teacher.hidden_size}."
+            f"A teacher is expected to have equal sizes of x and h, got {teacher.input_size} and {teacher.hidden_size}."
         )
     size, like = teacher.hidden_size, teacher.weight_hh.detach()
     eye = Matrices.identity(size, like)

@@ -1,4 +1,4 @@
-"""A cell as data: a binary tree over the vectors that a step begins with.
+"""A cell as data: a binary tree over the vectors at the start of a step.
 
     node = u(o(L_r left, R_r right) + b_r)        (1) operator o, activation u, tuple r, two children; a leaf is a name
 
@@ -30,8 +30,8 @@ class Tree:
 
     Args:
         operator, activation: names in ``holdfast.rrnn.OPERATORS`` and ``ACTIVATIONS``.
-        index: which tuple (L, R, b), from 0; None where it does not matter.
-        left, right: a ``Tree`` each, or a leaf's name.
+        index: which tuple (L, R, b), from 0; None if it does not matter.
+        left, right: each a ``Tree`` or the name of a leaf.
 
     Example:
         >>> gate = Tree("add", "sigmoid", 0, "x", "h")
@@ -57,7 +57,7 @@ class Tree:
         return self.left, self.right
 
     def nodes(self) -> Iterator[Tree]:
-        """Every inner node, this one first; a node that is used twice comes twice."""
+        """Every inner node, this one first; a node that is used twice appears twice."""
         yield self
         for child in self.children:
             if isinstance(child, Tree):
@@ -74,7 +74,7 @@ class Tree:
         return 1 + max(child.depth if isinstance(child, Tree) else 0 for child in self.children)
 
     def without_tuples(self) -> Tree:
-        """The same tree, whichever tuples it uses: what Figures 3 and 4 draw."""
+        """The same tree without its tuples, as in Figures 3 and 4."""
         return Tree(self.operator, self.activation, None, *(_mapped(child) for child in self.children))
 
     def canonical(self) -> Tree:
@@ -106,9 +106,9 @@ def _text(child: Tree | str) -> str:
 
 
 def isomorphic(tree: Tree) -> tuple[Tree, ...]:
-    """Iso(T): every tree that comes of swapping the children of some nodes, each once, ``tree`` first.
+    """Iso(T): every tree obtained by swapping the children of some nodes, each once, ``tree`` first.
 
-    Both operators of the paper commute, so with the tuples left out these are the ways to write one expression.
+    Both operators of the paper commute, so without the tuples these are the ways to write one expression.
 
     Example:
         >>> gate = Tree("add", "sigmoid", None, "x", "h")

@@ -4,7 +4,7 @@
     regions = #{different codes}                                             (2)
 
 (1) makes distances of all pairs one matrix product, a block of bits at a time. √d is the Euclidean distance of the
-bits, which is what S5's figures print.
+bits, as in S5's figures.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROWS = 1024  # codes at a time
 def hamming(codes: PartitionCode, others: PartitionCode | None = None) -> Tensor:
     """(1) for every pair, int32, (codes, others); all pairs of ``codes`` without others.
 
-    The result is the largest thing in memory: ``nearest`` and ``farthest`` do without it.
+    The result can be large; ``nearest`` and ``farthest`` do not form it.
 
     Example:
         >>> from holdfast import RNN
@@ -75,7 +75,7 @@ def count_regions(codes: PartitionCode) -> int:
 def regions_through_time(codes: PartitionCode) -> Tensor:
     """(2) after every step, (time): how the partition is refined.
 
-    Law: it never falls, and ends at ``count_regions``.
+    Law: it never decreases, and ends at ``count_regions``.
 
     Example:
         >>> from holdfast import RNN

@@ -53,7 +53,7 @@ def initial_state_slope(model: nn.Module, xs: Tensor) -> InitialStateSlope:
     """A_h and W A_h of a batch of inputs.
 
     Args:
-        model: as in ``affine_piece``, with one answer at the end.
+        model: as in ``affine_piece``, read at the last step.
         xs: (time, batch, features), or tokens (time, batch); batch first if the layer is.
 
     Example:

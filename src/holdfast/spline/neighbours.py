@@ -1,8 +1,8 @@
-"""Neighbours by partition code: who is nearest, who is farthest, and what class that makes a sequence.
+"""Neighbours by partition code: the nearest, the farthest, and classification by them.
 
     ŷ(x) = the most frequent class among the k codes nearest to that of x          (1) S5 Table 3
 
-Distances are Hamming's; equal ones are ordered by index, equal votes by class, so that results repeat.
+Distances are Hamming distances; ties are ordered by index and tied votes by class, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def nearest(codes: PartitionCode, queries: PartitionCode | Tensor, k: int = 5) -
     """The k codes nearest to each query.
 
     Args:
-        codes: among which.
-        queries: codes, or indices of some of ``codes``, which then are not neighbours of themselves.
+        codes: to search.
+        queries: codes, or indices of some of ``codes``, which are then not their own neighbours.
         k: how many.
 
     Example:
@@ -76,7 +76,7 @@ def knn_classify(codes: PartitionCode, classes: Tensor, queries: PartitionCode, 
         codes: of sequences whose class is known.
         classes: (codes,) whole numbers.
         queries: codes to classify.
-        k: voters.
+        k: number of voters.
 
     Example:
         >>> from holdfast import RNN
@@ -96,7 +96,7 @@ def _neighbours(codes: PartitionCode, queries: PartitionCode | Tensor, k: int, *
     asked = codes[queries] if isinstance(queries, Tensor) else queries
     most = len(codes) - (own is not None)
     if not 1 <= k <= most:
-        raise SettingError(f"There are {most} other codes to choose k neighbours from, got k = {k}.")
+        raise SettingError(f"Neighbours expect k from 1 to {most}, the number of other codes, got {k}.")
     indices, distances = [], []
     for begin in range(0, len(asked), _QUERIES):
         block = hamming(asked[begin : begin + _QUERIES], codes).long()

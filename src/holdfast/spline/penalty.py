@@ -1,6 +1,6 @@
-"""What noise on the first state adds to the loss, on average: a penalty that can be used instead of the noise.
+"""The mean increase of the loss under noise on the initial state: a penalty to use instead of the noise.
 
-With ε ~ N(0, σ² I) on h_0 and a_i the rows of dz/dh_0, all layers' side by side,
+With ε ~ N(0, σ² I) on h_0 and a_i the rows of dz/dh_0, of all layers together,
 
     E[ℓ(z + dz/dh_0 ε)] - ℓ(z) = σ²/2 tr(dz/dh_0ᵀ ∇²ℓ dz/dh_0) + O(σ⁴)                   (1) inside one region
     cross-entropy: σ²/2 (Σ_i ŷ_i ‖a_i‖² - ‖Σ_i ŷ_i a_i‖²)                                 (2) exact
@@ -36,12 +36,12 @@ def initial_state_penalty(
 ) -> Tensor:
     """The mean increase of the loss under noise of ``std`` on every layer's first state, to second order.
 
-    It depends on no target and is differentiable in the weights: add it to a loss taken without noise.
+    It needs no target and is differentiable in the weights: add it to a loss without noise.
 
-    Law: E[loss with noise] - loss - penalty is O(σ³) for ``exact`` while no unit stands on a knot.
+    Law: E[loss with noise] - loss - penalty is O(σ³) for ``exact`` while no unit is on a knot.
 
     Args:
-        model: as in ``affine_piece``, with one answer at the end.
+        model: as in ``affine_piece``, read at the last step.
         xs: (time, batch, features), or tokens (time, batch); batch first if the layer is.
         std: σ.
         form: "exact", (2) and (4), or "published", (3) and (5).

@@ -1,8 +1,8 @@
-"""Templates: what a network compares its input with, a sequence for each class.
+"""Templates: the sequences that a network compares its input with, one per class.
 
     z_c = ⟨A_c, x⟩ + B_c                                           (1) S5 §5: row c of A is the template of class c
 
-The template of an input belongs to that input: another one in another region is compared with other templates.
+Templates belong to an input: an input in another region has other templates.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Templates:
 
     @property
     def predicted(self) -> int:
-        """The class that the network answers; the offsets may make it another."""
+        """The class that the network predicts; the offsets may change it."""
         return int(self.outputs.argmax())
 
     def per_step(self) -> Tensor:
@@ -64,7 +64,7 @@ def templates(model: nn.Module, x: Tensor) -> Templates:
     """The templates of one input and how well they fit it.
 
     Args:
-        model: as in ``affine_piece``, with one answer at the end.
+        model: as in ``affine_piece``, read at the last step.
         x: (time, features), or tokens (time).
 
     Example:
@@ -78,7 +78,9 @@ def templates(model: nn.Module, x: Tensor) -> Templates:
     """
     network = spline_network(model, who="templates")
     if network.read == "every":
-        raise SettingError("templates expects a model that answers once, at the end; this one answers at every step.")
+        raise SettingError(
+            "templates expects a model that is read at the last step, got one that is read at every step."
+        )
     piece = affine_piece(model, x)
     features = network.features(x, sample=True, who="templates").squeeze(1).detach()
     return Templates(piece.slope, piece(features) - piece.offset, piece.offset, features)

@@ -2,7 +2,7 @@
 
     d = √Hamming                                                   (1) the Euclidean distance of the bits
 
-t-SNE needs each code's nearest neighbours alone, so that no matrix of all pairs is formed. Each frame starts from the
+t-SNE needs only each code's nearest neighbours, so no matrix of all pairs is formed. Each frame starts from the
 one before, and points keep their place from frame to frame.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Frames", "tsne_through_time"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Frames:
-    """Where every code is, step by step.
+    """The position of every code, frame by frame.
 
     Args:
         steps: after how many.
@@ -43,11 +43,11 @@ class Frames:
 def tsne_through_time(
     codes: PartitionCode, steps: Sequence[int] | None = None, *, perplexity: float = 30.0, seed: int = 0
 ) -> Frames:
-    """The t-SNE of the codes as they stand after each of ``steps``.
+    """The t-SNE of the codes after each of ``steps``.
 
     Args:
         codes: of the sequences.
-        steps: after how many; default: six frames, evenly through time, the last at the end.
+        steps: numbers of steps; default: six frames, evenly spaced, the last at the end.
         perplexity: scikit-learn's; below the number of codes.
         seed: of the first frame's positions.
 

@@ -1,4 +1,4 @@
-"""How much two states are brought together in fact: the contraction rate, sampled from below.
+"""The contraction rate, measured on data: a lower bound on the true one.
 
     ‖f(x, h) - f(x, k)‖ / ‖h - k‖,  h, k reached from zero by the data               (1) pairs
     ‖J v‖ / ‖v‖,  J = ∂f/∂h at a reached state                                       (2) directions, the worst found
@@ -28,7 +28,7 @@ States = list[State]  # one per layer
 def observed_contraction(
     model: Cell | Recurrent, data: Tensor, *, times: int = 4, iterations: int = 12, input_bound: float | None = None
 ) -> float:
-    """The largest of (1) and (2) over states that ``data`` reach: no true rate is smaller.
+    """The largest of (1) and (2) over states that ``data`` reach: a lower bound on the true rate.
 
     Law: at most ``contraction_rate(model, input_bound)``, up to rounding, in the same norm.
 
@@ -49,7 +49,7 @@ def observed_contraction(
     layer = as_layer(model, "observed_contraction")
     xs = time_first(layer, data, "observed_contraction")
     if times < 1 or iterations < 0:
-        raise SettingError(f"observed_contraction expects times ≥ 1, iterations ≥ 0; got {times}, {iterations}.")
+        raise SettingError(f"observed_contraction expects times ≥ 1 and iterations ≥ 0, got {times} and {iterations}.")
     if len(xs) < 2:
         raise ShapeError(f"observed_contraction expects data of at least 2 steps, got {tuple(data.shape)}.")
     xs = xs.detach()

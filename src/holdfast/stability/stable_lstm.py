@@ -1,7 +1,7 @@
-"""An LSTM that is stable at every moment: the sets of S4's Proposition 5 as parametrisations.
+"""An LSTM that is stable after every update: the sets of S4's Proposition 5 as parametrisations.
 
     ‖U_i,j‖₁, ‖U_o,j‖₁ ≤ λ - f̄,  ‖U_g,j‖₁ ≤ (λ - f̄)/4,  ‖U_f,j‖₁ ≤ q = (λ - f̄)(1 - f̄)      (1) Proposition 5, each row j
-    B ‖W_f,j‖₂ ≤ ½ m,  b_f,j ≤ ½ m,  m = logit f̄ - q                                       (2) so that no f passes f̄
+    B ‖W_f,j‖₂ ≤ ½ m,  b_f,j ≤ ½ m,  m = logit f̄ - q                                       (2) so that no f exceeds f̄
     row ↦ sign ⊙ max(|row| - τ, 0),  τ such that the sum is the radius                     (3) onto an ℓ1 ball
 
 (2) is the forget gate's cone of project.py, cut down to a box, since weights and biases are parametrised one by one;
@@ -34,7 +34,7 @@ def stable_lstm(cell: LSTMCell, rate: float = 1.0, *, input_bound: float, forget
         cell: with tanh; of a layer: ``layer.cells[0]``. It starts at the image of its weights.
         rate: λ.
         input_bound: B ≥ ‖x_t‖₂.
-        forget: f̄, the largest that a forget gate may reach; between 0.5 and the rate.
+        forget: f̄, the largest value of a forget gate; between 0.5 and the rate.
 
     Example:
         >>> from holdfast.stability import contraction_rate
@@ -49,7 +49,7 @@ def stable_lstm(cell: LSTMCell, rate: float = 1.0, *, input_bound: float, forget
     if parametrize.is_parametrized(cell):
         raise SettingError("stable_lstm found a cell that is parametrised already.")
     if not 0 < rate <= 1:
-        raise SettingError(f"stable_lstm expects a rate in (0, 1], got {rate}; above 1 nothing is stable.")
+        raise SettingError(f"stable_lstm expects a rate in (0, 1], got {rate}; a rate above 1 is not stable.")
     bound = check_input_bound(input_bound, "l2")
     if not 0.5 < forget < rate:
         raise SettingError(f"stable_lstm expects forget in (0.5, rate) = (0.5, {rate:g}), got {forget}.")

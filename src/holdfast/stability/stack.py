@@ -1,4 +1,4 @@
-"""Layers on layers: what a difference of states becomes after k steps of the whole stack.
+"""Stacked layers: how a difference of states develops over k steps of the whole stack.
 
     Δ^l₊ ≤ λ_l Δ^l + L_l o^{l-1},   o^l = c_l Δ^l₊ + d_l o^{l-1},   o^0 = 0              (1) one step, layer by layer
     Δ₊ ≤ M Δ,  M ≥ 0 lower triangular with λ_1, ..., λ_m on its diagonal                 (2) the same, as a matrix
@@ -89,7 +89,7 @@ class Stack:
         return sum(gain * gap for gain, gap in zip(self.output_gains, gaps, strict=True) if gain)
 
     def horizon(self, eps: float, readout: float = 1.0) -> int | None:
-        """The least k of at least 1 with ``readout`` · output_gap(k) ≤ ε; None if no k is proved to do."""
+        """The least k of at least 1 with ``readout`` · output_gap(k) ≤ ε; None if no k is proved to suffice."""
         positive_number("horizon", "eps", eps)
         if not math.isfinite(self.output_gap(1)):
             return None
@@ -110,7 +110,7 @@ def as_layer(model: Cell | Recurrent, who: str) -> Recurrent:
         return Recurrent(model)
     if not isinstance(model, Recurrent):
         raise DTypeError(
-            f"{who} expects a holdfast cell or layer, got {type(model).__name__}; for a torch.nn layer use "
+            f"{who} expects a holdfast cell or layer, got {type(model).__name__}; convert a torch.nn layer with "
             "holdfast.from_torch, for a larger model give its recurrent layer."
         )
     if model.bidirectional:
@@ -185,7 +185,7 @@ def _output_gains(bounds: list[StepBounds], widths: list[int]) -> tuple[float, .
 
 
 def _times(a: float, b: float) -> float:
-    return a * b if a and b else 0.0  # nothing, however much it may be enlarged, is nothing
+    return a * b if a and b else 0.0  # 0 stays 0, even times infinity
 
 
 def _to_norm(norm: str, other: str, width: int) -> float:
