@@ -359,9 +359,12 @@ REFERENCE = {
     "holdfast.rrnn": "RRNN layers, trees and their loss",
     "holdfast.tasks": "data",
     "holdfast.train": "models and the training loop",
+    "holdfast.runs": "one run: settings, training, resuming and loading",
     "holdfast.studies": "studies, claims and reports",
     "holdfast.constraints": "constraints on weights",
-    "holdfast.linalg": "tensor functions behind the constraints",
+    "holdfast.linalg.givens": "plane rotations",
+    "holdfast.linalg.skew": "orthogonal matrices by exponential, Cayley and Householder maps",
+    "holdfast.linalg.norms": "norms",
 }
 
 

@@ -35,7 +35,6 @@ from _runs import noisy_run
 from holdfast.errors import HoldfastError, Interrupted, UncheckedWarning
 from holdfast.train import checkpoint, fit
 from holdfast.train.log import read_log
-from holdfast.train.progress import Silent
 
 SEEDS = (0, 1)  # of the runs themselves
 COMPARED = ("last.safetensors", "best.safetensors", "log.jsonl", "settings.json")
@@ -48,7 +47,7 @@ def train(folder: Path, seed: int, *, stop: int | None = None, alive: int | None
     settings = folder / "settings.json"
     if not settings.exists() and not (folder / "last.safetensors").exists():
         settings.write_text(json.dumps({"seed": seed, "of": "hammer"}))
-    outcome = fit(*noisy_run(seed=seed, **changes), folder, progress=_Stop(stop, alive))
+    outcome = fit(*noisy_run(seed=seed, **changes), folder, progress=False, watch=_Stop(stop, alive))
     return timeless(dataclasses.asdict(outcome))
 
 
@@ -56,28 +55,28 @@ def train_study(folder: Path, seed: int, *, stop: int | None = None, **_) -> dic
     """A run by ``train_run`` and ``resume_run``, which read their settings from the folder."""
     from holdfast.runs import resume_run, run_settings, train_run
 
-    progress = _Stop(stop) if stop else False
     if (folder / "settings.json").exists() or (folder / "last.safetensors").exists():
-        return timeless(dataclasses.asdict(resume_run(folder, progress=progress)))
+        return timeless(dataclasses.asdict(resume_run(folder, progress=False)))
+    look = {"look": lambda *_: signal.raise_signal(signal.SIGTERM), "at": {stop}} if stop else {}
     table = {
         "task": {"name": "addition", "steps": 4, "validation": 8, "test": 8},
         "cell": {"name": "sgornn", "hidden_size": 4, "options": {"backend": "reference"}},
         "train": {"updates": 12, "batch": 4, "evaluate_every": 3, "seed": seed, "checkpoint_seconds": 1e9},
     }
-    return timeless(dataclasses.asdict(train_run(run_settings(table), folder, progress=progress)))
+    return timeless(dataclasses.asdict(train_run(run_settings(table), folder, progress=False, **look)))
 
 
 def timeless(outcome: dict) -> dict:
     return {name: value for name, value in outcome.items() if name != "seconds"}
 
 
-class _Stop(Silent):
+class _Stop:
     """A byte into the pipe ``alive`` at the first update; SIGTERM after update ``at``, so that the run saves itself."""
 
     def __init__(self, at: int | None, alive: int | None = None):
         self.at, self.alive = at, alive
 
-    def update(self, done: int, loss: float, gradient_norm: float) -> None:
+    def __call__(self, done: int) -> None:
         if self.alive is not None:
             os.write(self.alive, b".")
             self.alive = None
