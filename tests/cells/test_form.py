@@ -51,7 +51,7 @@ def test_a_cell_of_another_form_has_none(make):
     assert step_form(make(3, 4)) is None
 
 
-@pytest.mark.parametrize("phi", PIECEWISE, ids=str)
+@pytest.mark.parametrize("phi", PIECEWISE, ids=lambda phi: getattr(phi, "__name__", type(phi).__name__))
 def test_the_table_agrees_with_the_function(phi):
     """On a grid: the regions are the function, L and M bound it, |φ(0)| is exact, and homogeneity is what it says."""
     known, z = slopes(phi), torch.linspace(-6, 6, 2401)

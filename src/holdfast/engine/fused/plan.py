@@ -36,7 +36,7 @@ from holdfast.engine.fused.trace import Traced, differs, random_state_kept, reco
 __all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "unfold"]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
-AGAIN = 64  # scans after which a step is recorded again
+AGAIN = 256  # scans after which a step is recorded again
 RECENT = 4  # settings of a cell that are remembered
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 

@@ -118,11 +118,12 @@ class _Walk:
             case type():
                 return self.type(value)
             case dict() | types.MappingProxyType():
-                self._container(value, lambda: list(value.values()), lambda: list(value))
+                self._table(value)
                 return type(value), tuple((self.value(k, name), self.value(v, str(k))) for k, v in value.items())
             case list() | tuple() | collections.deque():
                 if not isinstance(value, tuple):
-                    self._container(value, lambda: list(value))
+                    before = list(value)
+                    self.checks.append(lambda: len(value) == len(before) and all(map(operator.is_, value, before)))
                 return type(value), tuple(self.value(v, name) for v in value)
             case set() | frozenset():
                 self.checks.append(functools.partial(operator.eq, value, frozenset(value)))
@@ -153,13 +154,14 @@ class _Walk:
                 fields.append((slot, self.value(getattr(value, slot), slot)))
         return self.type(kind), tuple(fields)
 
-    def _container(self, value: Any, entries: Callable[[], list[Any]], keys: Callable[[], list[Any]] = list) -> None:
-        before, names = entries(), keys()
+    def _table(self, table: Any) -> None:
+        """The same keys and the same objects under them: equal ones are found by a new walk."""
+        before, names, same = list(table.values()), list(table), operator.is_
 
-        def same() -> bool:
-            return len(value) == len(before) and all(map(operator.is_, entries(), before)) and keys() == names
+        def unchanged() -> bool:
+            return len(table) == len(names) and all(map(same, table.values(), before)) and all(map(same, table, names))
 
-        self.checks.append(same)
+        self.checks.append(unchanged)
 
     def _attribute(self, owner: Any, name: str) -> None:
         before = getattr(owner, name)
@@ -171,13 +173,21 @@ class _Walk:
         self._seen.setdefault(id(module), len(self._seen))
         found: list[Any] = [self.type(type(module), methods)]
         content = module.__dict__
-        self._container(content, lambda: list(content.values()), lambda: list(content))
+        self._table(content)
+        empty = [
+            value
+            for name, value in content.items()
+            if name.endswith("_hooks") and isinstance(value, dict) and not value
+        ]
+        self.checks.append(lambda: not any(empty))
         for name, value in content.items():
+            if any(value is hooks for hooks in empty):
+                continue
             if name in ("_parameters", "_buffers"):
                 found.append(tuple((key, self._tensor(value, key)) for key in value))
-                self._container(value, lambda v=value: list(v.values()), lambda v=value: list(v))
+                self._table(value)
             elif name == "_modules":
-                self._container(value, lambda v=value: list(v.values()), lambda v=value: list(v))
+                self._table(value)
                 found += [(key, None if child is None else self.value(child, key)) for key, child in value.items()]
             elif name in ("_backward_hooks", "_backward_pre_hooks") and value and not methods:
                 raise Unsupported(f"{type(module).__name__} has a backward hook")
@@ -191,7 +201,7 @@ class _Walk:
             return None
 
         def kind() -> tuple[Any, ...]:
-            return tensor.shape, tensor.dtype, tensor.requires_grad, bool(tensor._backward_hooks)
+            return tensor.shape, tensor.dtype, tensor.requires_grad, not tensor._backward_hooks
 
         before = kind()
         self.checks.append(lambda: kind() == before)
