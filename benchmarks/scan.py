@@ -224,6 +224,80 @@ def first_call(lines: list[str]) -> None:
     lines += ["", "target: at most 15 and 1.", ""]
 
 
+TRUST = """
+import statistics, sys, time, torch, holdfast as hf
+from holdfast.engine.fused import trial
+if "{trial}" == "no":
+    trial._try = lambda *args, **options: None
+cell, xs = hf.{name}Cell(2, 128), torch.randn(500, 64, 2)
+hf.RNNCell(2, 3)(torch.zeros(1, 2))
+start = time.perf_counter()
+hf.scan(cell, xs, backend="fused")[1][0].sum().backward()
+print(time.perf_counter() - start)
+"""
+
+
+def trust(lines: list[str]) -> None:
+    """What it costs not to be wrong: the trial in a first call, and the checks before every scan."""
+    from holdfast.engine.fused import plan as plans
+    from holdfast.engine.fused.settings import settings_of
+
+    lines += [
+        "## Trust",
+        "",
+        "First call without a cache, in seconds, with and without the trial of its kernels, medians of",
+    ]
+    lines += [
+        "three processes in turns. Then the time before every scan in which the settings of the cell are compared,"
+    ]
+    lines += [
+        f"and that in which the step is recorded again, once in {plans.AGAIN} scans, beside a scan of T = {STEPS}.",
+        "",
+    ]
+    lines += ["| cell | trial | without | ratio | settings, µs | recorder, ms | of a scan, B = 64 | B = 1, inference |"]
+    lines += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for name in ("SGORNN", "LSTM", "GRU"):
+        times: dict[str, list[float]] = {"yes": [], "no": []}
+        for _ in range(3):
+            for with_trial, found in times.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    code = TRUST.format(name=name, trial=with_trial)
+                    environment = os.environ | {"HOLDFAST_CACHE": folder}
+                    done = subprocess.run(
+                        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+                    )
+                    found.append(float(done.stdout))
+        first, bare = (statistics.median(found) for found in times.values())
+        cell, xs, one = (
+            getattr(hf, f"{name}Cell")(INPUT, HIDDEN),
+            torch.randn(STEPS, BATCH, INPUT),
+            torch.randn(STEPS, 1, INPUT),
+        )
+        weights, training = tuple(cell.weights()), ours(cell, xs)
+        settings, plan = settings_of(cell), plans.plan_for(cell, weights, gradient=True)
+        compared = timed(settings.unchanged, 200)
+        recorded = timed(lambda: plan.same_at(cell, weights, BATCH), 20)  # noqa: B023
+        with torch.no_grad():
+            hf.scan(cell, one, backend="fused")
+            alone = timed(lambda: hf.scan(cell, one, backend="fused"), 20)  # noqa: B023
+        shares = [(compared + recorded / plans.AGAIN) / whole for whole in (training / 1e3, alone)]
+        lines.append(
+            f"| {name} | {first:.2f} | {bare:.2f} | {first / bare:.2f} | {compared * 1e6:.0f} | {recorded * 1e3:.1f} | "
+            f"{shares[0]:.2%} | {shares[1]:.2%} |"
+        )
+    lines += ["", "target: the trial at most 1.5 times the first call; the recorder at most 1% of a scan.", ""]
+
+
+def timed(work: Callable[[], object], repeats: int) -> float:
+    """The median of so many calls, in seconds."""
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return statistics.median(found)
+
+
 def peers(lines: list[str]) -> None:
     """Other people's ways to run these cells, where they are installed."""
     xs = torch.randn(STEPS, BATCH, INPUT)
@@ -345,7 +419,7 @@ def main() -> None:
         "state; medians of one run. Written by `python benchmarks/scan.py`.",
         "",
     ]
-    sections = [main_table] if arguments.quick else [main_table, first_call, memory, sizes, peers]
+    sections = [main_table] if arguments.quick else [main_table, first_call, trust, memory, sizes, peers]
     target = arguments.output or Path(__file__).parent / f"{today}-scan.md"
     printed = 0
     for section in sections:
