@@ -396,6 +396,34 @@ def test_what_no_walk_can_see_is_found_when_the_step_is_recorded_again():
         torch.testing.assert_close(last, hf.scan(cell, xs, backend="reference")[0])
 
 
+def test_a_second_derivative_needs_the_settings_of_the_scan():
+    cell, xs = Leveled(SETTINGS["underscore"][1]), torch.randn(4, 5, 3, requires_grad=True)
+    cell._a = 1.0
+    output, _ = hf.scan(cell, xs, backend="fused")
+    cell._a = 2.0
+    with pytest.raises(FusedError, match="settings of Leveled have changed"):
+        torch.autograd.grad(output.square().sum(), xs, create_graph=True)
+    cell._a = 1.0
+    assert torch.autograd.grad(output.square().sum(), xs, create_graph=True)[0].requires_grad
+
+
+def test_a_setting_that_changes_with_every_scan_keeps_few_plans(monkeypatch):
+    monkeypatch.setattr(plan, "MOST", 3)
+    cell, xs = Leveled(SETTINGS["underscore"][1]), torch.randn(4, 5, 3)
+    for gain in (0.1, 0.2, 0.3, 0.4, 0.5):
+        cell._a = gain
+        with torch.no_grad():
+            torch.testing.assert_close(hf.scan(cell, xs, backend="fused"), hf.scan(cell, xs, backend="reference"))
+    assert len(vars(cell)[plan.PLANS].known) == 3
+
+
+def test_a_step_that_can_reach_everything_is_refused(monkeypatch):
+    cell, xs = Leveled(SETTINGS["nested"][1]), torch.randn(4, 5, 3)
+    cell.value = {"a": [Options(1.0)], "more": [[i] for i in range(20_000)]}
+    with pytest.raises(FusedError, match="can reach more than 10,000 Python objects"):
+        hf.scan(cell, xs, backend="fused")
+
+
 def test_a_copied_cell_has_plans_of_its_own():
     cell, xs = Leveled(global_step), torch.randn(4, 5, 3)
     hf.scan(cell, xs, backend="fused")

@@ -21,7 +21,7 @@ from holdfast.cells import Cell
 from holdfast.engine.fused import buffers, pack, trial
 from holdfast.engine.fused.emit import Shape, kept_rows
 from holdfast.engine.fused.graph import Unsupported, mapped
-from holdfast.engine.fused.plan import NAMES, Plan, failure, plan_for, unfold
+from holdfast.engine.fused.plan import NAMES, Plan, failure, plan_for, settings_now, unfold
 from holdfast.engine.fused.program import Input, Outer, Tile
 from holdfast.engine.fused.team import worker_count
 from holdfast.engine.fused.trace import Batch, own_tensors
@@ -56,6 +56,7 @@ def scan_fused(
     while True:
         plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1])
         call = Call(cell, plan, lengths, reverse, _shape(plan, xs.shape[1], lengths), refused=refused)
+        call.settings = settings_now(cell).key if gradient else None
         call.source_grad = not gradient or xs.requires_grad or not plan.fold
         tensors = own_tensors(cell) if plan.lowered(True).own else {}
         own = tuple(tensors[name] for name in plan.lowered(True).own)
@@ -167,6 +168,7 @@ class Call:
     source_grad: bool = True
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Any = None
+    settings: Any = None  # of the cell when the scan ran
 
     def values(self, weights: Any, own: Any) -> tuple[Tensor, ...]:
         """The weights that kernels read."""
@@ -277,6 +279,11 @@ class Call:
         self, needs: Any, source: Tensor, tensors: Any, grads: Any, *, create_graph: bool
     ) -> list[Tensor | None]:
         """The same gradients from the plain loop, with a graph of their own."""
+        if settings_now(self.cell).key != self.settings:
+            raise FusedError(
+                f"The settings of {type(self.cell).__name__} have changed since the scan, and its step has to run again "
+                'for this gradient. Change them after the backward pass, or pass backend="reference".'
+            )
         count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
         with torch.enable_grad():
             if not create_graph:

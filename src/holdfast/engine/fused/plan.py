@@ -33,10 +33,11 @@ from holdfast.engine.fused.settings import PLANS, Settings, settings_of
 from holdfast.engine.fused.team import run_blocks
 from holdfast.engine.fused.trace import Traced, differs, random_state_kept, record_step, trace_step
 
-__all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "unfold"]
+__all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "settings_now", "unfold"]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
 AGAIN = 256  # scans after which a step is recorded again
+MOST = 32  # plans of one cell that are kept
 RECENT = 4  # settings of a cell that are remembered
 NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -203,11 +204,19 @@ def plan_for(cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: 
                 plan = None  # the step reads something that settings do not see
         if plan is None:
             plan = plans.known[key] = _made(cell, weights, gradient, example.dtype)
+            while len(plans.known) > MOST:  # a setting that changes with every scan should be a buffer
+                del plans.known[next(iter(plans.known))]
         if isinstance(plan, str):
             raise Unsupported(plan)
         if batch is not None and batch not in plan.batches:
             plan.batches[batch] = plan.same_at(cell, weights, batch)
     return plan
+
+
+def settings_now(cell: Cell) -> Settings:
+    """What ``cell``'s step reads now."""
+    with _lock:
+        return _settings(cell, _plans_of(cell))
 
 
 def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> None:

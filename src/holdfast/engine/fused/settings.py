@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import dis
 import enum
 import functools
 import logging
@@ -39,6 +40,7 @@ PLANS = "_fused_plans"  # the attribute of a cell that holds its plans
 TRUSTED = {"torch", "numpy", "holdfast", "jaxtyping", "beartype", "builtins", *sys.stdlib_module_names}
 UNSEEN = {"time", "datetime", "random", "secrets", "uuid", "os", "io", "socket", "subprocess"}
 LARGEST = 1 << 16  # bytes of a NumPy array that are compared before every scan
+MOST = 10_000  # objects that a step may reach
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.Size, enum.Enum)
 UNREAD = {"is_inference_mode_enabled", "is_autocast_enabled", "is_anomaly_enabled", "get_num_threads", "getrandbits"}
 
@@ -92,6 +94,8 @@ class _Walk:
             return "again", self._seen[id(value)]
         self._seen[id(value)] = len(self._seen)
         self._held.append(value)
+        if len(self._seen) > MOST:
+            raise Unsupported(f"its step can reach more than {MOST:,} Python objects, through {name}")
         match value:
             case Tensor():
                 return "tensor", id(value)  # a step that reads it is refused: it is no parameter or buffer
@@ -260,7 +264,7 @@ class _Walk:
             self.checks.append(lambda cell=cell, before=before: cell.cell_contents is before)
             found.append((name, self.value(before, name)))
         content = function.__globals__
-        for name in sorted(names & content.keys()):
+        for name in sorted(_globals_in(code) & content.keys() if names else ()):
             value = content[name]
             if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] in UNSEEN:
                 raise Unsupported(f"its step uses the module {value.__name__}")
@@ -281,6 +285,12 @@ def _names_in(code: types.CodeType) -> set[str]:
         elif isinstance(constant, str):
             found.add(constant)  # getattr(self, "name")
     return found
+
+
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Every global variable that the code reads, functions inside it included."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return found.union(*(_globals_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)))
 
 
 def _is_operator(name: str) -> bool:
