@@ -18,7 +18,19 @@ from holdfast.cli import app
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 METHODS = {"S1": "RRNN", "S2": "Path-SGD", "S3": "SGORNN", "S4": "stable recurrence", "S5": "max-affine splines"}
-PUBLIC = ("", ".constraints", ".linalg", ".optim", ".rrnn", ".spline", ".stability", ".tasks", ".train")
+PUBLIC = (
+    "",
+    ".constraints",
+    ".linalg.givens",
+    ".linalg.norms",
+    ".linalg.skew",
+    ".optim",
+    ".rrnn",
+    ".spline",
+    ".stability",
+    ".tasks",
+    ".train",
+)
 
 
 def _name(path):

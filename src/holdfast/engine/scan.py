@@ -92,9 +92,11 @@ def in_weights_type(cell: Cell, given: Any) -> Any:
     """Under autocast a floating tensor, or a tuple of them, as a scan of ``cell`` takes it; elsewhere as it is."""
     if isinstance(given, (tuple, list)):
         return type(given)(in_weights_type(cell, entry) for entry in given)
-    if isinstance(given, Tensor) and given.is_floating_point() and torch.is_autocast_enabled(given.device.type):
-        return given.to(cell.example_weight().dtype)
-    return given
+    if (
+        not isinstance(given, Tensor) or not given.is_floating_point() or given.device.type == "meta"
+    ):  # no autocast there
+        return given
+    return given.to(cell.example_weight().dtype) if torch.is_autocast_enabled(given.device.type) else given
 
 
 def fused_source(cell: Cell) -> str:

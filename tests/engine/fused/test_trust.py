@@ -401,7 +401,7 @@ def test_a_second_derivative_needs_the_settings_of_the_scan():
     cell._a = 1.0
     output, _ = hf.scan(cell, xs, backend="fused")
     cell._a = 2.0
-    with pytest.raises(FusedError, match="settings of Leveled have changed"):
+    with pytest.raises(FusedError, match="settings of Leveled changed"):
         torch.autograd.grad(output.square().sum(), xs, create_graph=True)
     cell._a = 1.0
     assert torch.autograd.grad(output.square().sum(), xs, create_graph=True)[0].requires_grad

@@ -281,7 +281,7 @@ class Call:
         """The same gradients from the plain loop, with a graph of their own."""
         if settings_now(self.cell).key != self.settings:
             raise FusedError(
-                f"The settings of {type(self.cell).__name__} have changed since the scan, and its step has to run again "
+                f"The settings of {type(self.cell).__name__} changed after the scan, and its step has to run again "
                 'for this gradient. Change them after the backward pass, or pass backend="reference".'
             )
         count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
