@@ -226,7 +226,7 @@ def first_call(lines: list[str]) -> None:
 
 TRUST = """
 import statistics, sys, time, torch, holdfast as hf
-from holdfast.engine.fused import trial
+from holdfast.engine.targets.cpu import trial
 if "{trial}" == "no":
     trial._try = lambda *args, **options: None
 cell, xs = hf.{name}Cell(2, 128), torch.randn(500, 64, 2)
@@ -239,8 +239,8 @@ print(time.perf_counter() - start)
 
 def trust(lines: list[str]) -> None:
     """What it costs not to be wrong: the trial in a first call, and the checks before every scan."""
-    from holdfast.engine.fused import plan as plans
-    from holdfast.engine.fused.settings import settings_of
+    from holdfast.engine.program.settings import settings_of
+    from holdfast.engine.targets.cpu import plan as plans
 
     lines += [
         "## Trust",

@@ -1,4 +1,4 @@
-"""The one way through time: ``scan``. Without ``engine/fused/`` everything still runs, slower."""
+"""The one way through time: ``scan``. Without ``targets/`` everything still runs, slower."""
 
 from holdfast.engine.scan import fused_source, in_weights_type, scan
 

@@ -190,7 +190,7 @@ def _fused_or_none(
 def _compiler() -> Any:
     """The fused backend, or why it is not there; tried once, since a failing import costs milliseconds each time."""
     try:
-        from holdfast.engine import fused
+        from holdfast.engine.targets import cpu as fused
     except ImportError as error:
         return f"{error.name} is not installed" if error.name else str(error)
     return fused

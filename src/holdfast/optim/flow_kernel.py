@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from holdfast.engine.fused.loops import Kernel
-from holdfast.engine.fused.vec import Vec, fma
+from holdfast.engine.targets.cpu.loops import Kernel
+from holdfast.engine.targets.cpu.vec import Vec, fma
 
 __all__ = ["FlowKernel"]
 

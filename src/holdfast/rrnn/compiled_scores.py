@@ -22,8 +22,8 @@ import torch
 from llvmlite import ir
 from torch import Tensor
 
-from holdfast.engine.fused.loops import LANES, Compiled, Kernel
-from holdfast.engine.fused.vec import Vec, fma, select
+from holdfast.engine.targets.cpu.loops import LANES, Compiled, Kernel
+from holdfast.engine.targets.cpu.vec import Vec, fma, select
 
 __all__ = ["CompiledScores"]
 

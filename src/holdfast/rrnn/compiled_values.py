@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.engine.fused.elementary import sigmoid, tanh
-from holdfast.engine.fused.loops import LANES, Compiled, Kernel
-from holdfast.engine.fused.vec import Vec, fma, select
+from holdfast.engine.targets.cpu.elementary import sigmoid, tanh
+from holdfast.engine.targets.cpu.loops import LANES, Compiled, Kernel
+from holdfast.engine.targets.cpu.vec import Vec, fma, select
 
 __all__ = ["compiled_values", "takes"]
 

@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.engine.fused import team
-from holdfast.engine.fused.plan import Plan
-from holdfast.engine.fused.settings import PLANS
+from holdfast.engine.program.settings import PLANS
+from holdfast.engine.targets.cpu import team
+from holdfast.engine.targets.cpu.plan import Plan
 from holdfast.errors import FusedError, FusedFallbackWarning, ShapeError
 
 sys.path.insert(0, str(Path(__file__).parent))

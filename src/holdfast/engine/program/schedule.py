@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from holdfast.engine.fused.operators import COSTLY
-from holdfast.engine.fused.program import (
+from holdfast.engine.program.tiles import (
+    COSTLY,
     NARROW,
     Cat,
     Constant,

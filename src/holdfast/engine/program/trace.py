@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.fused.graph import Graph, Node, Recorder, Unsupported, refuse_peeks
+from holdfast.engine.program.graph import Graph, Node, Recorder, Unsupported, refuse_peeks
 from holdfast.linalg.givens import rotations_as_primitive
 
 __all__ = ["Batch", "Traced", "differs", "own_tensors", "random_state_kept", "record_step", "trace_step"]
@@ -117,6 +117,8 @@ def record_step(
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
             raise Unsupported(f"its step cannot be traced ({str(error).splitlines()[0]})") from error
         nodes = tuple(recorder.node(entry) for entry in new)
+        if recorder.draws and not all(entry.is_contiguous() for entry in new):
+            raise Unsupported("it draws random numbers, and its new state is not contiguous in memory")
     if len(nodes) != count:
         raise Unsupported(f"its step returns {len(nodes)} states for {count}")
     for node, size in zip(nodes, cell.state_sizes, strict=True):
@@ -140,6 +142,11 @@ def record_step(
 # A hook on a parameter runs once per backward pass, on the whole gradient. Autograd would also run it while a step's
 # gradient is recorded, so a step may not read such a parameter itself. weights() and an unfolded drive() may: they run
 # in PyTorch.
+
+
+# Note [Random numbers]
+# A random operator fills memory in the order in which it lies, so which number an entry gets depends on strides, and a
+# graph has none. Hence everything that a step with random numbers draws for, takes or returns must be contiguous.
 
 
 def _pull_back(new: Sequence[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor | None]:

@@ -24,6 +24,8 @@ from collections.abc import Iterable
 from typing import Union
 
 __all__ = [
+    "COSTLY",
+    "MASKS",
     "AngleSum",
     "Cat",
     "Constant",
@@ -47,6 +49,18 @@ __all__ = [
     "operands",
     "reachable",
 ]
+
+# Elementwise operators whose result is a mask.
+MASKS = {
+    "gt", "ge", "lt", "le", "eq", "ne", "isnan", "nonzero", "logical_and", "logical_or", "logical_xor", "logical_not",
+}  # fmt: skip
+
+# Elementwise operators worth a place in memory when two loops need them.
+COSTLY = {
+    "sigmoid", "tanh", "exp", "exp2", "expm1", "log", "log2", "log1p", "erf", "sin", "cos", "pow", "softplus", "gelu",
+    "gelu_tanh", "silu", "elu", "softplus_backward", "gelu_backward", "gelu_tanh_backward", "silu_backward",
+    "elu_backward", "elu_backward_of_result",
+}  # fmt: skip
 
 NARROW = 8  # a product over at most this many features is evaluated in place instead of as a statement
 

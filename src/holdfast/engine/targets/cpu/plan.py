@@ -23,15 +23,15 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.fused.cache import library
-from holdfast.engine.fused.emit import Kernel, Shape, emit_backward, emit_forward, summed_after
-from holdfast.engine.fused.graph import Unsupported
-from holdfast.engine.fused.lower import Lowered, lower
-from holdfast.engine.fused.program import Tile
-from holdfast.engine.fused.schedule import Schedule, render, schedule
-from holdfast.engine.fused.settings import PLANS, Settings, settings_of
-from holdfast.engine.fused.team import run_blocks
-from holdfast.engine.fused.trace import Traced, differs, random_state_kept, record_step, trace_step
+from holdfast.engine.program.graph import Unsupported
+from holdfast.engine.program.lower import Lowered, lower
+from holdfast.engine.program.schedule import Schedule, render, schedule
+from holdfast.engine.program.settings import PLANS, Settings, settings_of
+from holdfast.engine.program.tiles import Tile
+from holdfast.engine.program.trace import Traced, differs, random_state_kept, record_step, trace_step
+from holdfast.engine.targets.cpu.cache import library
+from holdfast.engine.targets.cpu.emit import Kernel, Shape, emit_backward, emit_forward, summed_after
+from holdfast.engine.targets.cpu.team import run_blocks
 
 __all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "settings_now", "unfold"]
 
@@ -248,8 +248,12 @@ def _made(
                 row = torch.zeros(1, cell.input_size, dtype=dtype)
                 features = cell.input_size if fold else cell.drive(row).shape[-1]
             traced = trace_step(cell, weights, features, fold=fold, gradient=gradient)
-            if fold and any(node.is_random for node in traced.graph.nodes):
-                raise Unsupported("its drive may draw random numbers")  # for all steps at once, in the plain loop
+            if any(node.is_random for node in traced.graph.nodes):
+                if fold:
+                    raise Unsupported("its drive may draw random numbers")  # for all steps at once, in the plain loop
+                with torch.no_grad(), random_state_kept():
+                    if not cell.drive(torch.zeros(3, 2, cell.input_size, dtype=dtype)).is_contiguous():
+                        raise Unsupported("it draws random numbers, and its drive is not contiguous in memory")
             plan = Plan(traced, fold, dtype)
             plan.lowered(True)
             return plan

@@ -43,7 +43,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.engine.fused.native import NativeLibrary, host, object_code
+from holdfast.engine.targets.cpu.native import NativeLibrary, host, object_code
 from holdfast.files import cache_folder
 
 __all__ = ["CacheWarning", "folder", "library"]

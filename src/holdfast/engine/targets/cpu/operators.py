@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from holdfast.engine.fused import elementary as e
-from holdfast.engine.fused.vec import Vec, fma, select
+from holdfast.engine.targets.cpu import elementary as e
+from holdfast.engine.targets.cpu.vec import Vec, fma, select
 
-__all__ = ["COSTLY", "MASKS", "OPERATORS"]
+__all__ = ["OPERATORS"]
 
 
 def maximum(a: Vec, b: Vec) -> Vec:
@@ -139,38 +139,3 @@ OPERATORS: dict[str, Callable[..., Vec]] = {
     "leaky_relu_backward": lambda grad, x, slope: select(x > 0.0, grad, grad * slope),
     "hardtanh_backward": lambda grad, x, low, high: select((x > low) & (x < high), grad, 0.0),
 }
-
-MASKS = {
-    "gt",
-    "ge",
-    "lt",
-    "le",
-    "eq",
-    "ne",
-    "isnan",
-    "nonzero",
-    "logical_and",
-    "logical_or",
-    "logical_xor",
-    "logical_not",
-}
-
-# Worth a place in memory when two loops need them.
-COSTLY = {
-    "sigmoid",
-    "tanh",
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log1p",
-    "erf",
-    "sin",
-    "cos",
-    "pow",
-    "softplus",
-    "gelu",
-}
-COSTLY |= {"gelu_tanh", "silu", "elu", "softplus_backward", "gelu_backward", "gelu_tanh_backward", "silu_backward"}
-COSTLY |= {"elu_backward", "elu_backward_of_result"}

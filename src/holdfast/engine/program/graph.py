@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):
         self, inputs: Sequence[Tensor], own: Sequence[Tensor] = (), refused: Sequence[tuple[Tensor, str]] = ()
     ):
         super().__init__()
-        self.graph = Graph()
+        self.graph, self.draws = Graph(), False
         self._refused = {id(tensor): reason for tensor, reason in refused}
         self._known: dict[int, Node] = {}
         self._held: list[Any] = [*inputs, *own]  # an id says nothing once its tensor is gone
@@ -177,6 +177,12 @@ class Recorder(TorchDispatchMode):
             self._refuse_shared(func, args, kwargs)
         if kwargs.get("generator") is not None or any(isinstance(arg, torch.Generator) for arg in args):
             raise Unsupported(f"its step draws from a generator of its own, in operator {func}")
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.draws = True
+            if any(
+                isinstance(arg, Tensor) and not arg.is_contiguous() for arg in args
+            ):  # Note [Random numbers], trace.py
+                raise Unsupported(f"operator {func} on a value that is not contiguous in memory")
         if func is torch.ops.aten.lift_fresh.default and id(args[0]) not in self._known:
             return self._constant(args[0])
         node = self.graph.call(func, *mapped((args, kwargs), self.node, Tensor))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from holdfast.engine.fused.graph import Node, Unsupported, mapped
-from holdfast.engine.fused.program import Constant
-from holdfast.engine.fused.rules import RULES, joined
-from holdfast.engine.fused.values import Pair, Rows, Static, Total
+from holdfast.engine.program.graph import Node, Unsupported, mapped
+from holdfast.engine.program.rules import RULES, joined
+from holdfast.engine.program.tiles import Constant
+from holdfast.engine.program.values import Pair, Rows, Static, Total
 
 if TYPE_CHECKING:
-    from holdfast.engine.fused.lower import Lowering
+    from holdfast.engine.program.lower import Lowering
 
 __all__ = ["is_complex", "lower_complex"]
 

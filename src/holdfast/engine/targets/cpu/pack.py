@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from holdfast.engine.fused.emit import Shape, outer_size, panel_rows
-from holdfast.engine.fused.program import (
+from holdfast.engine.program.schedule import Schedule, narrow_side
+from holdfast.engine.program.tiles import (
     AngleSum,
     Outer,
     Product,
@@ -26,7 +26,7 @@ from holdfast.engine.fused.program import (
     operands,
     reachable,
 )
-from holdfast.engine.fused.schedule import Schedule, narrow_side
+from holdfast.engine.targets.cpu.emit import Shape, outer_size, panel_rows
 
 __all__ = ["product", "rows", "state_argument", "sums", "total", "weight_arguments"]
 

@@ -1,6 +1,6 @@
 """Cells that nobody wrote: random steps, and what the fused backend makes of them beside the plain loop.
 
-    python tests/engine/fused/fuzz.py 0 5000   # 5,000 random steps, 4 scans of each: 20,000 cases
+    python tests/engine/cpu/fuzz.py 0 5000   # 5,000 random steps, 4 scans of each: 20,000 cases
 
 A seed gives a step: a list of instructions over everything that the compiler knows, on values of many widths, one
 feature among them, with weights of all shapes, several states, slices, broadcasts, shared operands, custom gradients,
@@ -29,9 +29,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import holdfast as hf
-from holdfast.engine.fused import trial
-from holdfast.engine.fused.plan import Plan
-from holdfast.engine.fused.settings import PLANS
+from holdfast.engine.program.settings import PLANS
+from holdfast.engine.targets.cpu import trial
+from holdfast.engine.targets.cpu.plan import Plan
 from holdfast.errors import FusedError
 
 WIDTHS = (1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17)

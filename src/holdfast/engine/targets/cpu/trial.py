@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.fused import buffers
+from holdfast.engine.targets.cpu import buffers
 
 if TYPE_CHECKING:
-    from holdfast.engine.fused.call import Call
-    from holdfast.engine.fused.plan import Plan
+    from holdfast.engine.targets.cpu.call import Call
+    from holdfast.engine.targets.cpu.plan import Plan
 
 __all__ = ["Disagreement", "drive_is_even", "try_backward", "try_forward"]
 

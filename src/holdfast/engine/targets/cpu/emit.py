@@ -22,9 +22,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from holdfast.engine.fused import elementary
-from holdfast.engine.fused.operators import OPERATORS
-from holdfast.engine.fused.program import (
+from holdfast.engine.program.schedule import Loop, Schedule, Write, narrow_side
+from holdfast.engine.program.tiles import (
     AngleSum,
     Cat,
     Constant,
@@ -43,9 +42,10 @@ from holdfast.engine.fused.program import (
     Tile,
     Weight,
 )
-from holdfast.engine.fused.schedule import Loop, Schedule, Write, narrow_side
-from holdfast.engine.fused.team import add_share
-from holdfast.engine.fused.vec import Vec, fma, select, vector_type
+from holdfast.engine.targets.cpu import elementary
+from holdfast.engine.targets.cpu.operators import OPERATORS
+from holdfast.engine.targets.cpu.team import add_share
+from holdfast.engine.targets.cpu.vec import Vec, fma, select, vector_type
 
 __all__ = ["Kernel", "Shape", "emit_backward", "emit_forward", "kept_rows", "outer_size", "panel_rows", "summed_after"]
 

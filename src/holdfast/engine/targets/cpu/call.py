@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.cells import Cell
-from holdfast.engine.fused import buffers, pack, trial
-from holdfast.engine.fused.emit import Shape, kept_rows
-from holdfast.engine.fused.graph import Unsupported, mapped
-from holdfast.engine.fused.plan import NAMES, Plan, failure, plan_for, settings_now, unfold
-from holdfast.engine.fused.program import Input, Outer, Tile
-from holdfast.engine.fused.team import worker_count
-from holdfast.engine.fused.trace import Batch, own_tensors
+from holdfast.engine.program.graph import Unsupported, mapped
+from holdfast.engine.program.tiles import Input, Outer, Tile
+from holdfast.engine.program.trace import Batch, own_tensors
 from holdfast.engine.reference import plain_loop
+from holdfast.engine.targets.cpu import buffers, pack, trial
+from holdfast.engine.targets.cpu.emit import Shape, kept_rows
+from holdfast.engine.targets.cpu.plan import NAMES, Plan, failure, plan_for, settings_now, unfold
+from holdfast.engine.targets.cpu.team import worker_count
 from holdfast.errors import FusedError
 from holdfast.types import State
 
@@ -70,6 +70,8 @@ def scan_fused(
         except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
             unfold(cell, plan, weights, failure(error))
             continue
+        if plan.lowered(True).noises and not all(t.is_contiguous() for t in (xs, *state)):
+            raise Unsupported("it draws random numbers, and its input or state is not contiguous in memory")
         if not gradient:
             return _without_gradient(call, xs, state, weights, own, need_output)
         source = xs if plan.fold else cell.drive(xs)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.cells import Cell
-from holdfast.engine.fused.graph import Unsupported
+from holdfast.engine.program.graph import Unsupported
 
 __all__ = ["PLANS", "Settings", "settings_of"]
 

@@ -69,7 +69,7 @@ def test_every_length_works(steps):
 
 def test_a_long_drive_is_made_in_stretches_without_gradients(monkeypatch):
     """Without gradients nothing of the drive is kept: it is made stretch by stretch, in either direction."""
-    from holdfast.engine.fused import call
+    from holdfast.engine.targets.cpu import call
 
     monkeypatch.setattr(call, "CHUNK", 1)
     cell, xs, lengths = hf.GRUCell(12, 6), torch.randn(7, 3, 12), torch.tensor([7, 2, 5])

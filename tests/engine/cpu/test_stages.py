@@ -8,14 +8,14 @@ from llvmlite import ir
 from torch.nn import functional as F
 
 import holdfast as hf
-from holdfast.engine.fused import buffers, cache, native
-from holdfast.engine.fused.emit import Shape, emit_backward, emit_forward, outer_size, summed_after
-from holdfast.engine.fused.graph import Recorder, Unsupported
-from holdfast.engine.fused.lower import lower
-from holdfast.engine.fused.program import Input, Outer, Product, Rotate, RotateBack, in_order
-from holdfast.engine.fused.schedule import Loop, render, schedule
-from holdfast.engine.fused.trace import Batch, differs, record_step, trace_step
-from holdfast.engine.fused.vec import Vec, fma, select, vector_type
+from holdfast.engine.program.graph import Recorder, Unsupported
+from holdfast.engine.program.lower import lower
+from holdfast.engine.program.schedule import Loop, render, schedule
+from holdfast.engine.program.tiles import Input, Outer, Product, Rotate, RotateBack, in_order
+from holdfast.engine.program.trace import Batch, differs, record_step, trace_step
+from holdfast.engine.targets.cpu import buffers, cache, native
+from holdfast.engine.targets.cpu.emit import Shape, emit_backward, emit_forward, outer_size, summed_after
+from holdfast.engine.targets.cpu.vec import Vec, fma, select, vector_type
 
 
 def traced(cell, fold=True, gradient=True):

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.engine.fused.complex import is_complex, lower_complex
-from holdfast.engine.fused.graph import Graph, Node, Unsupported, mapped
-from holdfast.engine.fused.operators import MASKS
-from holdfast.engine.fused.program import (
+from holdfast.engine.program.complex import is_complex, lower_complex
+from holdfast.engine.program.graph import Graph, Node, Unsupported, mapped
+from holdfast.engine.program.rules import RULES
+from holdfast.engine.program.tiles import (
+    MASKS,
     AngleSum,
     Cat,
     Constant,
@@ -51,9 +52,8 @@ from holdfast.engine.fused.program import (
     operands,
     reachable,
 )
-from holdfast.engine.fused.rules import RULES
-from holdfast.engine.fused.trace import Batch, Traced
-from holdfast.engine.fused.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
+from holdfast.engine.program.trace import Batch, Traced
+from holdfast.engine.program.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
 
 __all__ = ["Lowered", "Lowering", "Noise", "lower"]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.fused import cache
-from holdfast.engine.fused.native import object_code
+from holdfast.engine.targets.cpu import cache
+from holdfast.engine.targets.cpu.native import object_code
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="Windows has no owners and modes of this kind")
 as_root = pytest.mark.skipif(
@@ -246,7 +246,7 @@ def test_a_folder_exchanged_after_the_check_is_not_read(fused, compiled, monkeyp
 
 PROGRAM = """
     import ctypes, os
-    from holdfast.engine.fused import cache
+    from holdfast.engine.targets.cpu import cache
     os.setgroups([])
     os.setgid({uid}); os.setuid({uid})
     library = cache.library({text!r})

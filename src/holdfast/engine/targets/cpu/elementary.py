@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from holdfast.engine.fused.vec import Vec, fma, select
+from holdfast.engine.targets.cpu.vec import Vec, fma, select
 
 __all__ = ["cos", "erf", "exp", "exp2", "expm1", "log", "log1p", "log2", "pow", "pow_scalar", "sigmoid", "sin", "tanh"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from holdfast.engine.fused.graph import Node, Unsupported
-from holdfast.engine.fused.program import Tile
-from holdfast.engine.fused.trace import Batch
+from holdfast.engine.program.graph import Node, Unsupported
+from holdfast.engine.program.tiles import Tile
+from holdfast.engine.program.trace import Batch
 
 __all__ = ["Axes", "Pair", "Rows", "Static", "Total", "axes_of", "broadcast", "flat"]
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-from holdfast.engine.fused.cache import library
-from holdfast.engine.fused.team import add_share, count, run_blocks, worker_count
-from holdfast.engine.fused.vec import Vec, vector_type
+from holdfast.engine.targets.cpu.cache import library
+from holdfast.engine.targets.cpu.team import add_share, count, run_blocks, worker_count
+from holdfast.engine.targets.cpu.vec import Vec, vector_type
 
 __all__ = ["LANES", "Compiled", "Kernel"]
 

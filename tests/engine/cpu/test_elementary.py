@@ -10,9 +10,9 @@ import pytest
 import torch
 from llvmlite import ir
 
-from holdfast.engine.fused import elementary
-from holdfast.engine.fused.native import NativeLibrary, object_code
-from holdfast.engine.fused.vec import Vec, vector_type
+from holdfast.engine.targets.cpu import elementary
+from holdfast.engine.targets.cpu.native import NativeLibrary, object_code
+from holdfast.engine.targets.cpu.vec import Vec, vector_type
 
 # The largest distance from the exact value that is allowed, in units in the last place: (float32, float64).
 BOUNDS = {

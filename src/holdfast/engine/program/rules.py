@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from holdfast.engine.fused.graph import Node, Unsupported
-from holdfast.engine.fused.program import Cat, Constant, Product, Rotate, RotateBack, Running, Tile
-from holdfast.engine.fused.trace import Batch
-from holdfast.engine.fused.values import Rows, Static, Total
+from holdfast.engine.program.graph import Node, Unsupported
+from holdfast.engine.program.tiles import Cat, Constant, Product, Rotate, RotateBack, Running, Tile
+from holdfast.engine.program.trace import Batch
+from holdfast.engine.program.values import Rows, Static, Total
 
 if TYPE_CHECKING:
-    from holdfast.engine.fused.lower import Lowering
+    from holdfast.engine.program.lower import Lowering
 
 __all__ = ["RULES", "joined"]
 

@@ -1,0 +1,1 @@
+"""Targets: each turns the tile program of a step into something that runs."""
