@@ -27,7 +27,7 @@ from holdfast.cells import Cell
 from holdfast.engine.program.graph import Graph, Node, Recorder, Unsupported, refuse_peeks
 from holdfast.linalg.givens import rotations_as_primitive
 
-__all__ = ["Batch", "Traced", "differs", "own_tensors", "random_state_kept", "record_step", "trace_step"]
+__all__ = ["Batch", "Traced", "differs", "gradients", "own_tensors", "random_state_kept", "record_step", "trace_step"]
 
 SIZES = 13, 17  # batch sizes of a trace; nothing but a multiple of the batch size is 13 k at one and 17 k at the other
 
@@ -159,9 +159,7 @@ def _pull_back(new: Sequence[Tensor], cotangents: list[Tensor], leaves: list[Ten
     passed_on = [i for i in wanted if any(leaves[i] is result for result in new)]
     if pairs and wanted:
         results, seeds = zip(*pairs, strict=True)
-        # What torch.autograd.grad calls after checking the cotangents, which imports half a second of SymPy.
-        engine, inputs = torch.autograd.Variable._execution_engine, tuple(leaves[i] for i in wanted)
-        grads = engine.run_backward(results, seeds, False, False, inputs, allow_unreachable=True, accumulate_grad=False)
+        grads = gradients(results, seeds, tuple(leaves[i] for i in wanted))
         for i, grad in zip(wanted, grads, strict=True):
             found[i] = grad
     for i in passed_on:  # a state that is returned as it came
@@ -170,6 +168,14 @@ def _pull_back(new: Sequence[Tensor], cotangents: list[Tensor], leaves: list[Ten
                 before = found[i]
                 found[i] = cotangent if before is None else before + cotangent
     return found
+
+
+def gradients(
+    results: tuple[Tensor, ...], seeds: tuple[Tensor, ...], leaves: tuple[Tensor, ...]
+) -> Sequence[Tensor | None]:
+    """What ``torch.autograd.grad`` calls after checking the seeds, which imports half a second of SymPy."""
+    engine = torch.autograd.Variable._execution_engine
+    return engine.run_backward(results, seeds, False, False, leaves, allow_unreachable=True, accumulate_grad=False)
 
 
 @contextlib.contextmanager

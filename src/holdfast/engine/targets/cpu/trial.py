@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
+from holdfast.engine.program.trace import gradients
 from holdfast.engine.targets.cpu import buffers
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _difference(
             wanted, found = [t for t in leaves if t is not None], iter(())
             if pairs and wanted:
                 results, seeds = zip(*pairs, strict=True)
-                found = iter(torch.autograd.grad(results, wanted, seeds, allow_unused=True))
+                found = iter(gradients(results, seeds, tuple(wanted)))
         return tuple(None if t is None else next(found, None) for t in leaves)
 
     digits = 4 * torch.finfo(plan.dtype).eps
@@ -165,9 +166,9 @@ def _difference(
     names = ["the output", *(f"state {i}" for i in range(len(sizes)))]
     if backward:
         states = [f"the gradient of state {i}" for i in range(len(sizes))]
-        gradients = [f"the gradient of weights()[{i}]" for i in range(len(weights))]
+        given = [f"the gradient of weights()[{i}]" for i in range(len(weights))]
         owned = [f"the gradient of {name}" for name in plan.lowered(True).own]
-        names = ["the gradient of the input", *states, *gradients, *owned]
+        names = ["the gradient of the input", *states, *given, *owned]
         if not call.source_grad:
             reference, nearby = (None, *reference[1:]), (None, *nearby[1:])
     for name, one, other, close in zip(names, fused, reference, nearby, strict=True):
