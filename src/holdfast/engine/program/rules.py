@@ -416,6 +416,8 @@ def joined(low: Lowering, node: Node, parts: list[Rows], dim: int) -> Rows:
 
 @_rule("slice_backward")
 def _slice_backward(low: Lowering, node: Node, grad: Any, sizes: Any, dim: int, start: int, end: int, step: int) -> Any:
+    if node.args[0].shape == node.shape:  # of a slice that was the whole
+        return grad
     cut: list[Any] = [slice(None)] * len(node.shape)
     cut[dim] = slice(start, end, step)
     return _placed(low, node, grad, tuple(cut), [dim])
