@@ -213,3 +213,9 @@ def test_damaged_sums_are_an_error(tmp_path):
         (tmp_path / "SHA256SUMS").write_text(text)
         with pytest.raises(CheckpointError, match="SHA256SUMS is damaged: expected lines of a digest"):
             sums.read(tmp_path)
+
+
+def test_a_file_that_the_sums_name_and_that_is_missing_is_an_error(tmp_path):
+    sums.write(tmp_path, {sums.MODEL: "0" * 64})
+    with pytest.raises(CheckpointError, match=r"model\.json is missing"):
+        sums.check(tmp_path, sums.MODEL)

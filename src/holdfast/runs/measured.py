@@ -93,11 +93,10 @@ def measure(settings: RunSettings, folder: Path, **options: Any) -> Measured:
 def cell_parameters(folder: Path) -> int | None:
     """How many weights the recurrent layer of the run in ``folder`` has, as the run wrote it down."""
     path = folder / sums.MODEL
+    sums.check(folder, sums.MODEL)  # also if it is missing: None is for a run that never had one
     if not path.is_file():
         return None
-    table = read_file(path, "Start the run again in another folder.")
-    sums.check(folder, sums.MODEL)
-    return int(table["cell_parameters"])
+    return int(read_file(path, "Start the run again in another folder.")["cell_parameters"])
 
 
 def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:

@@ -111,7 +111,7 @@ def check(folder: Path | str, *names: str) -> None:
         )
     for name in names:
         path = folder / name
-        if name == SETTINGS and name in entries and not path.is_file():
+        if name in (SETTINGS, MODEL) and name in entries and not path.is_file():
             raise CheckpointError(f"{path} is missing, and the run began with it, as {NAME} tells. {_ADVICE[name]}")
         if name in entries and path.is_file() and (found := sha256_of(path)) != entries[name]:
             raise CheckpointError(
