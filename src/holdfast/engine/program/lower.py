@@ -29,6 +29,7 @@ from holdfast.engine.program.graph import Graph, Node, Unsupported, mapped
 from holdfast.engine.program.rules import RULES
 from holdfast.engine.program.tiles import (
     MASKS,
+    TILES,
     AngleSum,
     Cat,
     Constant,
@@ -43,7 +44,6 @@ from holdfast.engine.program.tiles import (
     Rotate,
     RotateBack,
     RowSum,
-    Running,
     Slice,
     StepProgram,
     Tile,
@@ -56,8 +56,6 @@ from holdfast.engine.program.trace import Batch, Traced
 from holdfast.engine.program.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
 
 __all__ = ["Lowered", "Lowering", "Noise", "lower"]
-
-TILES = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)
 
 
 @dataclasses.dataclass(frozen=True)

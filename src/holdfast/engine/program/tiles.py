@@ -26,6 +26,7 @@ from typing import Union
 __all__ = [
     "COSTLY",
     "MASKS",
+    "TILES",
     "AngleSum",
     "Cat",
     "Constant",
@@ -191,6 +192,7 @@ class RotateBack:
 
 
 Tile = Union[Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack]  # noqa: UP007 - forward references
+TILES = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)  # the same, for isinstance
 Operand = Union[Tile, Weight, Constant]  # noqa: UP007
 
 

@@ -24,8 +24,8 @@ from llvmlite import ir
 
 from holdfast.engine.program.schedule import Loop, Schedule, Write, narrow_side
 from holdfast.engine.program.tiles import (
+    TILES,
     AngleSum,
-    Cat,
     Constant,
     Fold,
     Gather,
@@ -51,7 +51,6 @@ __all__ = ["Kernel", "Shape", "emit_backward", "emit_forward", "kept_rows", "out
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 POINTER = ir.PointerType()
-TILE = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -555,7 +554,7 @@ class _Kernel:
     @staticmethod
     def _key(node: Operand, row: Any, offset: int, *more: Any) -> tuple[Any, ...]:
         """What a value in a loop depends on: the node, the row and the offset, and the lanes or the column."""
-        if isinstance(node, TILE) and node.features == 1:
+        if isinstance(node, TILES) and node.features == 1:
             return (node, 0, 0, *more)
         return (node, f"#{row.constant}" if isinstance(row, ir.Constant) else id(row), offset, *more)
 
