@@ -4,7 +4,7 @@
     h_t = α φ(W u_t + U h_{t-1} + b) + β h_{t-1}                     (2) SGORNN, S3 (1), with α = 1/H, β = 1 - 2/H
     f = (1/T Σ h_t,  h_T,  max_t h_t,  1/T Σ 1[h_t > q_k])           (3) features of every unit
 
-W is Gaussian, b uniform in ±1, U a product of plane rotations by uniform angles, the horizon H is 3, 6, 12, ... up to
+W is Gaussian, b uniform in ±1, U a product of plane rotations by uniform angles, and the horizon H is 3, 6, 12, ... up to
 the length. q_k are quantiles of a unit's states on the training set. By (2) α + β ≤ 1 - α, so every cell is
 contractive, whatever was drawn. The sums of (3) are part of a cell's state: they are taken inside the loop over time,
 and no state but the last is kept.
@@ -39,8 +39,8 @@ MAX_ROWS = 4096  # states of a unit that its quantiles are taken from: a standar
 BLOCK = 2**22  # numbers of the input of one scan
 
 # Note [One compiled loop]
-# A scan compiles a loop for each cell object, in half a second, and permutations are part of it. So all cells of a
-# reservoir share their permutations, and those of one nonlinearity borrow the loop of one worker, into which their
+# A scan compiles a loop for each cell object, in half a second, and permutations are part of it. So all reservoirs of
+# one size share their permutations, and cells of one nonlinearity borrow the loop of one worker, into which their
 # weights are copied. The lock keeps another thread from copying its own while the loop runs.
 MAX_WORKERS = 16
 _WORKERS: dict[Any, PooledCell] = {}
@@ -157,7 +157,7 @@ class Reservoir(CheckedLoad):
         kinds = [(H, phi, scale) for H in self.horizons for phi in self.nonlinearities for scale in self.scales]
         if not kinds:
             raise SettingError("Reservoir expects at least one horizon, one nonlinearity and one scale.")
-        turns = random_permutations(default_sublayers(units), units, generator)  # Note [One compiled loop]
+        turns = random_permutations(default_sublayers(units), units, torch.Generator().manual_seed(0))
         self.cells = nn.ModuleList(self._cell(*kind, turns, generator) for kind in kinds)
         self.register_buffer("mean", torch.zeros(input_size))
         self.register_buffer("scale", torch.ones(2 * input_size))

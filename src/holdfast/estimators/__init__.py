@@ -1,0 +1,29 @@
+"""Good models from anybody's sequences: a reservoir, trained cells, baselines, and the choice between them."""
+
+from holdfast.errors import MissingExtraError
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        'holdfast.estimators needs scikit-learn; install it with: pip install "holdfast[estimators]"'
+    ) from error
+
+from holdfast.estimators.baselines import baselines
+from holdfast.estimators.choice import Choice, Score, automatic
+from holdfast.estimators.readout import ReservoirModel, fit_reservoir
+from holdfast.estimators.sequence import SequenceClassifier, SequenceRegressor
+from holdfast.estimators.trained import PooledModel, fit_trained
+
+__all__ = [
+    "Choice",
+    "PooledModel",
+    "ReservoirModel",
+    "Score",
+    "SequenceClassifier",
+    "SequenceRegressor",
+    "automatic",
+    "baselines",
+    "fit_reservoir",
+    "fit_trained",
+]
