@@ -55,7 +55,8 @@ def having(**wanted: Any) -> Callable[[Group], bool]:
     return test
 
 
-VARIANTS: dict[str, Callable[[Group], bool]] = {
+NINE, ALL = ("shares", "more shares"), tuple(POOLINGS)
+VARIANTS: dict[str, Callable[[Group], bool] | list[Callable[[Group], bool]]] = {
     "default": default,
     "half the units": having(half=(0,)),
     "horizons 3, 6": having(horizon=(3, 6)),
@@ -81,6 +82,33 @@ VARIANTS: dict[str, Callable[[Group], bool]] = {
     "without last": having(pooling=("mean", "max", "shares")),
     "without maximum": having(pooling=("mean", "last", "shares")),
     "nine shares instead of five": having(pooling=tuple(POOLINGS)),
+    "nine shares, horizons up to 6": having(pooling=NINE, horizon=(3, 6)),
+    "nine shares, horizons up to 12": having(pooling=NINE, horizon=(3, 6, 12)),
+    "nine shares, horizons up to 24": having(pooling=NINE, horizon=(3, 6, 12, 24)),
+    "nine shares, horizons up to 48": having(pooling=NINE, horizon=(3, 6, 12, 24, 48)),
+    "nine shares, tanh": having(pooling=NINE, nonlinearity=("tanh",)),
+    "nine shares, ReLU": having(pooling=NINE, nonlinearity=("relu",)),
+    "nine shares, scale 1": having(pooling=NINE, scale=(1.0,)),
+    "nine shares, scale 4": having(pooling=NINE, scale=(4.0,)),
+    "nine shares, scales 1, 4": having(pooling=NINE, scale=(1.0, 4.0)),
+    "nine shares, scales 0.5, 1, 2, 4": having(pooling=NINE, scale=SCALES),
+    "nine shares, both directions": having(pooling=NINE, backward=(False, True)),
+    "nine shares, half the units": having(pooling=NINE, half=(0,)),
+    "nine shares, mean": having(pooling=(*NINE, "mean")),
+    "nine shares, maximum": having(pooling=(*NINE, "max")),
+    "nine shares, mean, maximum": having(pooling=(*NINE, "mean", "max")),
+    "nine shares, maximum, horizons up to 12": having(pooling=(*NINE, "max"), horizon=(3, 6, 12)),
+    "nine shares or all, by left-out error": [having(pooling=NINE), having(pooling=ALL)],
+    "nine shares, the others, or all, by left-out error": [
+        having(pooling=NINE),
+        having(pooling=("mean", "last", "max")),
+        having(pooling=ALL),
+    ],
+    "as before, or horizons up to 12": [
+        having(pooling=pooling, horizon=horizon)
+        for pooling in (NINE, ("mean", "last", "max"), ALL)
+        for horizon in ((3, 6, 12), range(10**6))
+    ],
     "backward": having(backward=(True,)),
     "both directions": having(backward=(False, True)),
     "both, half the units each": having(backward=(False, True), half=(0,)),
@@ -114,8 +142,8 @@ def _reversed(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return x.gather(1, steps.clamp_min(0)[..., None].expand_as(x))
 
 
-def ridge(kernel: np.ndarray, y: np.ndarray, penalty: float | None) -> np.ndarray:
-    """Answers to the test sequences; λ by the left-out squared error if no penalty is given."""
+def ridge(kernel: np.ndarray, y: np.ndarray, penalty: float | None) -> tuple[float, np.ndarray]:
+    """The left-out error and the answers to the test sequences; λ has the least error if no penalty is given."""
     n = len(y)
     gram = kernel[:n] - kernel[:n].mean(axis=0)
     gram = gram - gram.mean(axis=1, keepdims=True) + np.trace(gram) / n**2
@@ -128,7 +156,7 @@ def ridge(kernel: np.ndarray, y: np.ndarray, penalty: float | None) -> np.ndarra
         error = (V @ (shrunk[:, None] * inside)) / (V**2 @ shrunk)[:, None]
         best = min(best, ((error**2).mean(), one))
     weights = V @ (inside / (s + best[1])[:, None])
-    return kernel[n:] @ weights + y.mean(axis=0)
+    return best[0], kernel[n:] @ weights + y.mean(axis=0)
 
 
 def main() -> None:
@@ -147,11 +175,15 @@ def main() -> None:
             jobs = [(variant, test, None) for variant, test in VARIANTS.items()]
             jobs += [(f"λ = {fixed:g} per feature", default, fixed) for fixed in (1e-6, 1e-4, 1e-2, 1.0)]
             for variant, test, fixed in jobs:
-                chosen = [(kernel, count) for group, kernel, count in found if test(group)]
-                if not chosen:
+                answers = []
+                for accepts in test if isinstance(test, list) else [test]:
+                    chosen = [(kernel, count) for group, kernel, count in found if accepts(group)]
+                    if chosen:
+                        total = sum(kernel for kernel, _ in chosen) / sum(count for _, count in chosen)
+                        answers.append(ridge(total, data.targets, fixed))
+                if not answers:
                     continue
-                total = sum(kernel for kernel, _ in chosen) / sum(count for _, count in chosen)
-                score = data.score(ridge(total, data.targets, fixed))
+                score = data.score(min(answers, key=lambda answer: answer[0])[1])
                 scores.setdefault(variant, {}).setdefault(name, []).append(round(score, 4))
             print(name, seed, scores["default"][name], file=sys.stderr, flush=True)
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
