@@ -6,11 +6,10 @@ import torch
 from torch import nn
 
 import holdfast
+from helpers.path_graphs import Model, random_model
 from holdfast.errors import SettingError, ShapeError
 from holdfast.optim import compiled_flow, kappa, kappa_first, kappa_second, path_norm_sq
 from holdfast.optim.flow import doublings, driven_flow, growth_rate, krylov_rows, powers_of, steady_flow
-
-from .graphs import Model, random_model
 
 LARGEST = torch.finfo(torch.float64).max
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
+from helpers.spline_models import INPUTS, build
 from holdfast.errors import SettingError, ShapeError
 from holdfast.spline import affine_piece, plot_image_templates, plot_neighbours, plot_text_templates, templates
-
-from .models import INPUTS, build
 
 
 def test_templates_are_the_rows_of_the_slope_and_add_up_to_the_answer():
