@@ -56,6 +56,11 @@ class Judged:
         ours: the claim's number over seeds.
         theirs: that of the run it is compared with, if any.
         scale: of the result.
+
+    Example:
+        >>> claim = Claim("it learns", run="a", metric="test.accuracy", at_least=0.9)
+        >>> Judged(claim, "met", Summary(0.95, 0.01, 3), None, "small").text
+        '95.00% ± 1.00% (n = 3)'
     """
 
     claim: Claim
