@@ -27,7 +27,7 @@ class Summary:
     """(1) of one number over seeds.
 
     Args:
-        mean, spread: None where there is no number, or only one.
+        mean, spread: None without a number; ``spread`` also with only one.
         count: seeds with a number.
         missing: seeds whose run has no such number.
     """
