@@ -169,7 +169,7 @@ def test_tanh_is_neither_one_smooth_nor_two_smooth_but_four_over_three_root_thre
 
 
 def test_what_is_unknown_is_named():
-    with pytest.raises(NoBoundError, match=r"No slopes are known of the nonlinearity sin; known: tanh"):
+    with pytest.raises(NoBoundError, match=r"No slopes are known for the nonlinearity sin; known: tanh"):
         step_bounds(holdfast.RNNCell(2, 3, nonlinearity=torch.sin), 1.0)
 
     def cosine(z):
