@@ -56,7 +56,7 @@ def test_permuted_pixels_go_back_to_their_places():
 
 
 def test_pictures_of_the_wrong_size_are_refused():
-    with pytest.raises(ShapeError, match="has 6 pixels, got 4"):
+    with pytest.raises(ShapeError, match="expects 6 pixels, got 4"):
         plot_neighbours(torch.rand(3, 4), [0], torch.tensor([[1]]), torch.tensor([[2]]), (2, 3))
 
 
