@@ -1,11 +1,11 @@
 """The tile program: what one step does to a block of samples.
 
-A tile holds one value for every feature and every sample of a block, feature-major: a row a feature, a lane a sample. A
+A tile holds one value for every feature and every sample of a block: one row per feature, one lane per sample. A
 program is a graph of tiles. Elementwise nodes cost nothing by themselves: they are evaluated inside the loop
 that writes a row to memory. The others are statements of their own: products with a weight, plane rotations, sums.
 
-    Input        a row that the time loop provides: x, a state, a saved tile, a cotangent
-    Pointwise    an elementwise operator of tiles, weights (a scalar or a value a feature) and constants
+    Input        what the time loop provides; its ``Slot`` says what it is: x, a state, a saved tile, a cotangent, ...
+    Pointwise    an elementwise operator of tiles, weights (a scalar or one value per feature) and constants
     Slice, Cat   features of a tile; tiles put together
     Gather       features of a tile in any order, by a table that is known beforehand
     Product      tile · matrix, for a matrix among the weights
@@ -20,6 +20,7 @@ What a backward pass sums over all steps and samples is a reduction: RowSum, Out
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Iterable
 from typing import Union
 
@@ -33,6 +34,7 @@ __all__ = [
     "Fold",
     "Gather",
     "Input",
+    "Kind",
     "Operand",
     "Outer",
     "Pointwise",
@@ -43,6 +45,7 @@ __all__ = [
     "RowSum",
     "Running",
     "Slice",
+    "Slot",
     "StepProgram",
     "Tile",
     "Weight",
@@ -66,6 +69,28 @@ COSTLY = {
 NARROW = 8  # a product over at most this many features is evaluated in place instead of as a statement
 
 
+class Kind(enum.StrEnum):
+    """What a step takes or returns, with the letter under which it is printed."""
+
+    SOURCE = "x"  # or the drive
+    STATE = "s"  # an entry of the state before the step
+    NEW = "n"  # the same after it
+    SAVED = "k"  # a tile that forward keeps for backward
+    COTANGENT = "g"  # the gradient that reaches a new state
+    NOISE = "z"  # random numbers
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Slot:
+    """Which input or output: entry ``index`` of its kind."""
+
+    kind: Kind
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind is Kind.SOURCE else f"{self.kind}{self.index}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Weight:
     """Entry ``index`` of the weights that the kernel is called with."""
@@ -82,7 +107,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Input:
-    name: str
+    slot: Slot
     features: int
     is_mask = False
 
@@ -225,11 +250,12 @@ Reduction = RowSum | Outer | AngleSum
 class StepProgram:
     """One direction of one step.
 
-    ``outputs``: tiles by name; None is a gradient known to be zero. ``reductions``: what is summed over time.
+    ``outputs``: by the state that a tile is the next value of, or by what it is the gradient of; None is a gradient
+    known to be zero. ``reductions``: what is summed over time. ``saved``: what is kept for backward.
     """
 
-    inputs: dict[str, Input]
-    outputs: dict[str, Tile | None]
+    inputs: dict[Slot, Input]
+    outputs: dict[Slot, Tile | None]
     reductions: tuple[Reduction, ...] = ()
     saved: tuple[Tile, ...] = ()
 

@@ -15,17 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from llvmlite import ir
 
-__all__ = ["Vec", "fma", "select", "vector_type"]
+__all__ = ["WIDTH", "Value", "Vec", "fma", "select", "vector_type"]
 
-Operand = "Vec | float | int"
+Value = Any  # an LLVM value, type or builder's result: llvmlite has no types
+WIDTH = {torch.float32: 8, torch.float64: 4}  # numbers in a vector of 256 bits; a CPU with shorter ones uses several
 _INT_OF = {"float": ir.IntType(32), "double": ir.IntType(64)}
 
 
-def vector_type(dtype: str, lanes: int) -> ir.VectorType:
-    """The LLVM vector of ``lanes`` numbers; ``dtype`` is "float32" or "float64"."""
-    return ir.VectorType({"float32": ir.FloatType(), "float64": ir.DoubleType()}[dtype], lanes)
+def vector_type(dtype: torch.dtype, lanes: int) -> ir.VectorType:
+    """The LLVM vector of ``lanes`` numbers, float32 or float64."""
+    return ir.VectorType(ir.DoubleType() if dtype == torch.float64 else ir.FloatType(), lanes)
 
 
 class Vec:
