@@ -23,16 +23,8 @@ from holdfast.engine.targets.cpu.vec import WIDTH, Value, Vec, fma
 __all__ = ["compiled_values", "takes"]
 
 PARTS = 4  # of one older node
-OPERATORS = {
-    "add": lambda l, r, b: l + (r + b),
-    "mul": lambda l, r, b: fma(l, r, b),
-}
-ACTIVATIONS = {
-    "identity": lambda z: z,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "relu": relu,
-}
+OPERATORS = {"add": lambda l, r, b: l + (r + b), "mul": lambda l, r, b: fma(l, r, b)}
+ACTIVATIONS = {"identity": lambda z: z, "sigmoid": sigmoid, "tanh": tanh, "relu": relu}
 
 
 def takes(bias: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:

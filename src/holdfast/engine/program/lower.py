@@ -30,20 +30,16 @@ from holdfast.engine.program.rules import RULES
 from holdfast.engine.program.tiles import (
     MASKS,
     TILES,
-    AngleSum,
-    Cat,
     Constant,
     Fold,
     Gather,
     Input,
     Kind,
     Operand,
-    Outer,
     Pointwise,
     Product,
     Reduction,
     Rotate,
-    RotateBack,
     RowSum,
     Slice,
     Slot,
@@ -53,6 +49,7 @@ from holdfast.engine.program.tiles import (
     in_order,
     operands,
     reachable,
+    with_operands,
 )
 from holdfast.engine.program.trace import Batch, Traced
 from holdfast.engine.program.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
@@ -130,12 +127,9 @@ def _share(news: list[Tile], program: StepProgram, low: Lowering) -> tuple[StepP
     memo: dict[Any, Any] = dict(replaced)
     for tile in in_order(_tiles(roots)):  # oldest first
         if tile not in memo:
-            memo[tile] = _with_operands(tile, [memo.get(arg, arg) for arg in operands(tile)])
+            memo[tile] = with_operands(tile, memo)
     outputs = {slot: None if tile is None else memo[tile] for slot, tile in program.outputs.items()}
-    reductions = tuple(
-        dataclasses.replace(r, **{field.name: memo[getattr(r, field.name)] for field in dataclasses.fields(r)})
-        for r in program.reductions
-    )
+    reductions = tuple(with_operands(r, memo) for r in program.reductions)
     live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
     every = {t.slot: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
     inputs = {slot: tile for slot, tile in every.items() if tile in live}
@@ -160,20 +154,6 @@ def _is_read(tile: Tile, roots: list[Any], replaced: dict[Tile, Input]) -> bool:
             seen.add(node)
             todo += [arg for arg in operands(node) if isinstance(arg, TILES)]
     return False
-
-
-def _with_operands(node: Tile, args: list[Any]) -> Tile:
-    if all(new is old for new, old in zip(args, operands(node), strict=True)):
-        return node
-    match node:
-        case Pointwise():
-            return dataclasses.replace(node, args=tuple(args))
-        case Cat():
-            return dataclasses.replace(node, parts=tuple(args))
-        case RotateBack():
-            return dataclasses.replace(node, grad=args[0], output=args[1])
-        case _:
-            return dataclasses.replace(node, tile=args[0])  # type: ignore[arg-type]
 
 
 class Lowering:
@@ -314,17 +294,13 @@ class Lowering:
     def rows(self, node: Node) -> Rows:
         """A node's value as Rows."""
         value = self.env[node]
-        return self.filled(value, node.shape) if isinstance(value, Constant) else self._expect_rows(value)
+        if not isinstance(value, Constant | Rows):
+            raise Unsupported("its step does not return one row per sample")
+        return value if isinstance(value, Rows) else self.filled(value, node.shape)
 
     def rows_or_none(self, node: Node) -> Tile | None:
         value = self.env[node]
         return None if isinstance(value, Constant) and value.value == 0 else self.rows(node).tile
-
-    @staticmethod
-    def _expect_rows(value: Any) -> Rows:
-        if isinstance(value, Rows):
-            return value
-        raise Unsupported("its step does not return one row per sample")
 
     def filled(self, value: Constant, shape: Sequence[Any]) -> Rows:
         """A number as Rows of this shape."""
@@ -399,9 +375,6 @@ class Lowering:
             return Pointwise("nonzero", (number,), len(flat), is_mask=True)
         return Gather(tile, tuple(flat))
 
-    def reindexed(self, rows: Rows, table: np.ndarray, axes: Axes) -> Rows:
-        return Rows(self.gather(rows.tile, table), axes)
-
     def viewed(self, rows: Rows, shape: Sequence[Any]) -> Rows:
         """The same entries in the same order, in another shape."""
         ahead = 1  # features before the batch
@@ -455,12 +428,6 @@ class Lowering:
             total = self.finish.call(torch.ops.aten.reshape.default, (total, sizes))
             total = self.finish.call(torch.ops.aten.sum.dim_IntList, (total, over))
         return Total(self.finish.call(torch.ops.aten.reshape.default, (total, list(shape))))
-
-    def outer(self, left: Tile, right: Tile) -> Node:
-        return self.reduce(Outer(left, right))
-
-    def angle_total(self, back: RotateBack) -> Total:
-        return Total(self.reduce(AngleSum(back)))
 
     def _then(self, node: Node) -> Total:
         """An operator on a sum over samples: it must be linear, since the sum over steps comes first."""

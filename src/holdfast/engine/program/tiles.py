@@ -21,38 +21,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterable
-from typing import Union
+from collections.abc import Iterable, Mapping
+from typing import TypeVar, Union
 
 __all__ = [
-    "COSTLY",
-    "MASKS",
-    "TILES",
-    "AngleSum",
-    "Cat",
-    "Constant",
-    "Fold",
-    "Gather",
-    "Input",
-    "Kind",
-    "Operand",
-    "Outer",
-    "Pointwise",
-    "Product",
-    "Reduction",
-    "Rotate",
-    "RotateBack",
-    "RowSum",
-    "Running",
-    "Slice",
-    "Slot",
-    "StepProgram",
-    "Tile",
-    "Weight",
-    "in_order",
-    "operands",
-    "reachable",
-]
+    "COSTLY", "MASKS", "NARROW", "TILES", "AngleSum", "Cat", "Constant", "Fold", "Gather", "Input", "Kind", "Operand",
+    "Outer", "Pointwise", "Product", "Reduction", "Rotate", "RotateBack", "RowSum", "Running", "Slice", "Slot",
+    "StepProgram", "Tile", "Weight", "in_order", "operands", "reachable", "with_operands",
+]  # fmt: skip
 
 # Elementwise operators whose result is a mask.
 MASKS = {
@@ -219,6 +195,7 @@ class RotateBack:
 Tile = Union[Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack]  # noqa: UP007 - forward references
 TILES = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)  # the same, for isinstance
 Operand = Union[Tile, Weight, Constant]  # noqa: UP007
+_OPERANDS = (*TILES, Weight, Constant)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -244,6 +221,7 @@ class AngleSum:
 
 
 Reduction = RowSum | Outer | AngleSum
+_Node = TypeVar("_Node", bound=Operand | Reduction)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,26 +239,26 @@ class StepProgram:
 
 
 def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
-    """The tiles and weights that a node or a reduction reads directly."""
-    match node:
-        case Pointwise(args=args):
-            return args
-        case Slice(tile=tile) | Gather(tile=tile) | Fold(tile=tile) | Running(tile=tile) | RowSum(tile=tile):
-            return (tile,)
-        case Cat(parts=parts):
-            return parts
-        case Product(tile=tile, matrix=matrix):
-            return (tile, matrix)
-        case Rotate(tile=tile, angles=angles, permutations=permutations):
-            return (tile, angles, permutations)
-        case RotateBack(grad=grad, output=output, angles=angles, permutations=permutations):
-            return (grad, output, angles, permutations)
-        case Outer(left=left, right=right):
-            return (left, right)
-        case AngleSum(source=source):
-            return (source,)
-        case _:
-            return ()
+    """The tiles, weights and constants that a node or a reduction reads directly."""
+    found: list[Operand] = []
+    for value in vars(node).values():
+        values = value if isinstance(value, tuple) else (value,)
+        if values and isinstance(values[0], _OPERANDS):
+            found += values
+    return tuple(found)
+
+
+def with_operands(node: _Node, new: Mapping[Operand, Operand]) -> _Node:
+    """A node or a reduction that reads other tiles instead."""
+    if not any(arg in new and new[arg] is not arg for arg in operands(node)):
+        return node
+    changed = {}
+    for name, value in vars(node).items():
+        if isinstance(value, TILES):
+            changed[name] = new.get(value, value)
+        elif isinstance(value, tuple):
+            changed[name] = tuple(new.get(entry, entry) for entry in value)
+    return dataclasses.replace(node, **changed)
 
 
 def reachable(roots: Iterable[Operand | Reduction]) -> set[Operand | Reduction]:

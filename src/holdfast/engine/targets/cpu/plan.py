@@ -195,11 +195,7 @@ def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> 
 
 
 def _made(
-    cell: Cell,
-    weights: tuple[Tensor, ...],
-    gradient: bool,
-    dtype: torch.dtype,
-    folds: tuple[bool, ...] = (True, False),
+    cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.dtype, folds: tuple[bool, ...] = (True, False)
 ) -> Plan | str:
     """The plan, or why there is none: not the exception, whose traceback would keep the cell alive."""
     if dtype not in WIDTH:
