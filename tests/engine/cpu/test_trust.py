@@ -21,7 +21,7 @@ from helpers import fuzz
 from helpers.cells import assert_same_scan, random_state
 from holdfast.engine.program import graph, lower, trace
 from holdfast.engine.program.graph import mapped
-from holdfast.engine.targets.cpu import emit, plan
+from holdfast.engine.targets.cpu import expressions, plan
 from holdfast.engine.targets.cpu.operators import OPERATORS
 from holdfast.engine.targets.cpu.vec import select
 from holdfast.errors import FusedError, FusedFallbackWarning, ShapeError
@@ -630,7 +630,7 @@ def broken_key(node, row, offset, *more):
 
 def test_a_wrong_kernel_is_refused_before_anybody_sees_its_result(monkeypatch, tmp_path):
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
-    monkeypatch.setattr(emit._Kernel, "_key", staticmethod(broken_key))
+    monkeypatch.setattr(expressions, "key_of", broken_key)
     sys.modules["holdfast.engine.scan"]._warned.clear()
     cell, xs = StepCell(FUSED["gate of one feature"]), torch.randn(5, 6, 3)
     with pytest.raises(FusedError, match=r"the output differs by .*please report"):
@@ -713,7 +713,7 @@ def set_operator(name, function):
 
 
 MUTATIONS = {
-    "memo without the row": ("first", lambda m: m.setattr(emit._Kernel, "_key", staticmethod(broken_key))),
+    "memo without the row": ("first", lambda m: m.setattr(expressions, "key_of", broken_key)),
     "custom gradients lost": ("straight-through", lambda m: m.setattr(trace, "_pull_back", replayed)),
     "no_grad lost": ("no-grad", lambda m: m.setattr(trace, "_pull_back", replayed)),
     "keyword dropped": ("div-floor", lambda m: m.setattr(lower, "_IGNORED", {*lower._IGNORED, "rounding_mode"})),
