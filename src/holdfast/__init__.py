@@ -6,7 +6,7 @@ They are imported on first use, so that ``holdfast --help`` does not wait for Py
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = ("layers", "cells", "engine", "constraints")
+_HOMES = ("layers", "cells", "engine", "constraints", "runs")
 
 if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
     from holdfast.cells import (
@@ -41,9 +41,11 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         LinearRNN,
         RandomStart,
         Recurrent,
+        Reservoir,
         from_torch,
         to_torch,
     )
+    from holdfast.runs.load import load_run
 
 else:
 
@@ -96,10 +98,13 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "RNN",
     "RandomStart",
     "Recurrent",
+    "Reservoir",
     "SGORNN",
     "VPRNN",
     "from_torch",
     "to_torch",
+    # runs
+    "load_run",
 ]
 
 
