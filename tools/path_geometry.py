@@ -1,4 +1,7 @@
-"""Print the figures of docs/theory/s2-path-norm.md that are measured: python tools/path_geometry.py (a minute).
+"""Print the figures of docs/theory/s2-path-norm.md that are measured.
+
+    python tools/path_geometry.py            all but trainings: half a minute
+    python tools/path_geometry.py --train    two trainings at T = 100, with κ⁽¹⁾ and with κᴬ: two minutes
 
     J_i = ∂y/∂p_i of a sequence,  mean over sequences and entries of J²/κ          (1) its effect on y, squared
     κᴬ(U)_ij = (Σ_t √g_t[i] a_{t-1}[j])²,  a_t = Σ_{r<t} √(Ũʳ φ),  φ = W̃ 1 + b̃    (2) amplitudes added over time
@@ -11,12 +14,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 
 import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.optim import PathSGD, kappa_first, kappa_second
+from holdfast.optim import PathAdam, PathSGD, kappa_first, kappa_second, path_network
+from holdfast.optim.scales import PathScales
 from holdfast.tasks import Addition
 
 HIDDEN = 100
@@ -148,9 +153,44 @@ def rounding() -> None:
         )
 
 
+class AmplitudeScales(PathScales):
+    """``PathAdam(invariant=True)`` with κᴬ in place of κ⁽¹⁾, and no share for U."""
+
+    def _kappa(self) -> dict[Tensor, Tensor]:
+        found = amplitude(self.model, self.steps)
+        named = self.model.named()
+        return {**{named[name]: value.expand_as(named[name]) for name, value in found.items()},
+                self.model.readout.bias: torch.ones(1, dtype=torch.float64)}  # fmt: skip
+
+
+def trained(kind: str, steps: int = 100, updates: int = 8000, lr: float = 0.03) -> None:
+    """The error of a training from seed 0, and the radius that it ends with."""
+    torch.manual_seed(0)
+    model, task = Model(), Addition(steps=steps, validation=512).load()
+    optimiser = PathAdam(model.parameters(), model, lr=lr, steps=steps, invariant=True)
+    if kind == "κᴬ":
+        optimiser.preconditioner = AmplitudeScales(path_network(model), steps=steps, recurrent=1.0)
+        optimiser.preconditioner.model = model
+    for update in range(updates):
+        batch = task.train_batch(update, 16, 0)
+        for group in optimiser.param_groups:
+            group["lr"] = lr * min(1.0, (update + 1) / 500) * (1 - update / updates)
+        optimiser.zero_grad()
+        (model(batch.inputs) - batch.targets).square().mean().backward()
+        optimiser.step()
+    with torch.no_grad():
+        errors = [float((model(it.inputs) - it.targets).square().mean()) for it in task.evaluation("validation", 512)]
+    radius = float(torch.linalg.eigvals(model.named()["U"].detach()).abs().max())
+    print(f"T = {steps}, {updates} updates, lr = {lr}, {kind}: validation error {errors[0]:.2g}, ρ(U) = {radius:.2f}")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    growth_table()
-    first_steps()
-    shares()
-    rounding()
+    if "--train" in sys.argv[1:]:
+        trained("κ⁽¹⁾")
+        trained("κᴬ")
+    else:
+        growth_table()
+        first_steps()
+        shares()
+        rounding()
