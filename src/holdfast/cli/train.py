@@ -143,10 +143,11 @@ def show_outcome(folder: Path, outcome: Outcome, as_json: bool) -> None:
     reason = f" {outcome.reason}" if outcome.reason else ""
     best = f" Best: {number(outcome.best)} at update {outcome.best_update}." if outcome.best is not None else ""
     skipped = f" Skipped {outcome.skipped} non-finite updates." if outcome.skipped else ""
+    rewinds = f" Spikes of the loss put earlier weights back {outcome.rewinds} times." if outcome.rewinds else ""
     show(
         f"{outcome.status.capitalize()} after {outcome.updates} updates in {outcome.seconds:.1f} s, "
         f"{outcome.parameters:,} parameters.{reason}\n"
-        f"Last evaluation: {scores}.{best}{skipped}\n"
+        f"Last evaluation: {scores}.{best}{skipped}{rewinds}\n"
         f"Next: holdfast evaluate {folder}"
     )
 
