@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         LinearRNN,
         RandomStart,
         Recurrent,
+        Reservoir,
         from_torch,
         to_torch,
     )
@@ -97,6 +98,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "RNN",
     "RandomStart",
     "Recurrent",
+    "Reservoir",
     "SGORNN",
     "VPRNN",
     "from_torch",
