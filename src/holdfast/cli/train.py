@@ -41,7 +41,10 @@ def train(
         str | None,
         typer.Argument(help=f"One of: {', '.join(TASKS)}.", show_default=False, autocompletion=among(TASKS)),
     ] = None,
-    data: Annotated[Path | None, _what(help="Train on your own .csv, .parquet or .npz file.")] = None,
+    data: Annotated[
+        Path | None,
+        _what(help="Train on your own file (.csv, .tsv, .parquet, .npz, .npy, .ts, .arff, .xlsx, .csv.gz) or folder."),
+    ] = None,
     target: Annotated[
         list[str] | None, _what(help="Column of that file to predict. Repeat to predict several numbers.")
     ] = None,
