@@ -6,7 +6,7 @@ They are imported on first use, so that ``holdfast --help`` does not wait for Py
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = ("layers", "cells", "engine", "constraints")
+_HOMES = ("layers", "cells", "engine", "constraints", "estimators")  # the last needs an extra and is asked last
 
 if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
     from holdfast.cells import (
@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         orthogonal,
     )
     from holdfast.engine import fused_source, scan
+    from holdfast.estimators import Forecaster
     from holdfast.layers import (
         GRU,
         LSTM,
@@ -102,6 +103,8 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "VPRNN",
     "from_torch",
     "to_torch",
+    # estimators
+    "Forecaster",
 ]
 
 
