@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.optim import PathNetwork, PathSGD, compiled_flow, kappa_first, kappa_second, path_network
+from holdfast.engine.kernels import flow
+from holdfast.optim import PathNetwork, PathSGD, kappa_first, kappa_second, path_network
 from holdfast.optim.flow import krylov_rows
 from holdfast.runs.environment import environment
 
@@ -130,11 +131,11 @@ def loop_first(network: PathNetwork, steps: int) -> Tensor:
 
 def doubled_first(network: PathNetwork, steps: int) -> None:
     """κ⁽¹⁾ by block doubling, which sizes above 256 always take."""
-    largest, compiled_flow.LARGEST = compiled_flow.LARGEST, 0
+    largest, flow.LARGEST = flow.LARGEST, 0
     try:
         kappa_first(network, steps)
     finally:
-        compiled_flow.LARGEST = largest
+        flow.LARGEST = largest
 
 
 def footnote_3(U: Tensor, f: Tensor, g: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from holdfast import RNN
+from holdfast.engine.kernels import flow
 from holdfast.errors import SettingError
-from holdfast.optim import PathSGD, compiled_flow, kappa_first, path_network
+from holdfast.optim import PathSGD, kappa_first, path_network
 from holdfast.optim.one_layer import one_layer_first
 
 
@@ -80,7 +81,7 @@ def test_other_networks_and_machines_without_the_compiled_loop_get_float64(monke
     tied.readout.weight = tied.rnn.l0.weight_ih
     for model in (Model(layers=2), Model(dtype=torch.float64), tied):
         same(kappa_first(model, 4, dtype=torch.float32), kappa_first(model, 4), rtol=1e-12)
-    monkeypatch.setattr(compiled_flow, "LARGEST", 0)
+    monkeypatch.setattr(flow, "LARGEST", 0)
     model = Model()
     same(kappa_first(model, 4, dtype=torch.float32), kappa_first(model, 4), rtol=1e-12)
 
@@ -91,7 +92,7 @@ def test_a_step_of_path_sgd_is_the_same_with_and_without_it(monkeypatch):
     models[1].load_state_dict(models[0].state_dict())
     before = [parameter.clone() for parameter in models[0].parameters()]
     for model, largest in zip(models, (256, 0), strict=True):
-        monkeypatch.setattr(compiled_flow, "LARGEST", largest)
+        monkeypatch.setattr(flow, "LARGEST", largest)
         optimiser = PathSGD(model.parameters(), model, lr=1e-3, steps=20)
         model(xs).square().mean().backward()
         optimiser.step()

@@ -205,7 +205,7 @@ def _weights(folder: Path, which: str) -> bytes:
     if (folder / "environment.json").exists():
         from holdfast.runs import load_run
 
-        model = load_run(folder, which)[1]
+        model = load_run(folder, which).model
     else:
         model = noisy_run()[0]
         checkpoint.load_model_(model, folder / f"{which}.safetensors")

@@ -42,7 +42,9 @@ def train(
         typer.Argument(help=f"One of: {', '.join(TASKS)}.", show_default=False, autocompletion=among(TASKS)),
     ] = None,
     data: Annotated[Path | None, _what(help="Train on your own .csv, .parquet or .npz file.")] = None,
-    target: Annotated[str | None, _what(help="Column of that file to predict.")] = None,
+    target: Annotated[
+        list[str] | None, _what(help="Column of that file to predict. Repeat to predict several numbers.")
+    ] = None,
     cell: Annotated[
         list[str] | None,
         _what(
@@ -106,7 +108,7 @@ def train(
         "train.seed": seed,
     }
     options = {key: value for key, value in given.items() if value is not None}
-    chosen = choose(Request(task, data, target, tuple(cell or ()), options, tuple(set_ or ()), config))
+    chosen = choose(Request(task, data, tuple(target or ()), tuple(cell or ()), options, tuple(set_ or ()), config))
     for sentence in chosen.choices:
         say(sentence)
     if len(chosen.settings) == 1:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.optim.compiled_flow import compiled_flow, fits
+from holdfast.engine.kernels.flow import compiled_flow, fits
 from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Dense
 

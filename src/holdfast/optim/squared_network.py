@@ -20,8 +20,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from holdfast.engine.kernels.flow import LARGEST
 from holdfast.errors import SettingError
-from holdfast.optim.compiled_flow import LARGEST
 from holdfast.optim.flow import driven_flow, growth_rate, krylov_rows, powers_of, squarings, steady_flow
 from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Squares, compact

@@ -179,6 +179,8 @@ class Claim:
         better: "lower" or "higher"; follows from the metric's name if left out.
         paper: what the paper reports.
         scales: at which the claim is judged; at others it is *not run*.
+        of: on how many answers an accuracy was counted; a smaller difference than its standard error is *undecided*.
+        few: why fewer than three seeds decide the claim; without a reason it is *undecided* then.
     """
 
     text: str
@@ -193,8 +195,12 @@ class Claim:
     better: Literal["lower", "higher"] | None = None
     paper: float | str = ""
     scales: tuple[str, ...] | None = None
+    of: int = 0
+    few: str = ""
 
     def __post_init__(self) -> None:
+        if self.of < 0:
+            raise SettingError(f"of is a number of answers, at least 1, got {self.of}.")
         bounded = self.at_most is not None or self.at_least is not None
         if bounded + (self.equals is not None) + (self.than is not None) != 1:
             raise SettingError("a claim needs at_most, at_least or both; or equals; or than.")

@@ -14,7 +14,7 @@ from holdfast.tasks.fetch import Source, locate, read_bytes, read_text
 from holdfast.tasks.gaussian import GaussianInstances
 from holdfast.tasks.glove import WordVectors, read_glove
 from holdfast.tasks.har import HAR
-from holdfast.tasks.own_data import OwnData, OwnTask
+from holdfast.tasks.own_data import OwnData, OwnTask, in_memory
 from holdfast.tasks.pixels import PixelMNIST
 from holdfast.tasks.preparation import Preparation, Prepared
 from holdfast.tasks.ptb import PennTreebank
@@ -55,6 +55,7 @@ __all__ = [  # noqa: RUF022 - by layer
     "OwnTask",
     "Preparation",
     "Prepared",
+    "in_memory",
     # all of them by name, and their files
     "TASKS",
     "Source",

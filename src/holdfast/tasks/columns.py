@@ -3,7 +3,7 @@
 long     a row is a step; a column says of which sequence    (1)
 rows     a row is a sequence; its columns are the steps      (2)
 series   all rows are one sequence                           (3)
-arrays   x of shape (sequences, time, features), in a .npz   (4)
+arrays   x of shape (sequences, time, features), in a .npz   (4) or with features before time
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.tasks.tables import Table, read_arrays, read_table, suffix_of
+from holdfast.tasks.order import Order
+from holdfast.tasks.tables import Data, Table, read_arrays, read_table, suffix_of
 
-__all__ = ["Columns", "Data", "Flat", "Layout", "array_name", "labels_of", "read_data"]
+__all__ = ["Columns", "Flat", "Layout", "array_name", "labels_of", "read_data"]
 
 Layout = Literal["long", "rows", "series", "arrays"]
-Data = Table | dict[str, np.ndarray]
 
 ARRAY_NAMES = {
     "x": ("x", "inputs", "input", "data", "sequences"),
@@ -79,6 +79,7 @@ class Columns:
         features: columns of the inputs, or names for the features of the array.
         sequence, time: column with the sequence's name, and column that orders its steps; None if there is none.
         target: columns of the answer, or the name of the array.
+        order: of the axes of an array, behind the sequences.
 
     Example:
         >>> table = Table(Path("a.csv"), {"id": np.array([7, 8, 7]), "x": np.array([1.0, 2.0, 3.0])})
@@ -92,6 +93,7 @@ class Columns:
     sequence: str | None = None
     time: str | None = None
     target: tuple[str, ...] = ()
+    order: Order = "time-first"
 
     def gather(self, data: Data, path: Path) -> Flat:
         """The sequences of a file, with their targets if ``target`` names some."""
@@ -145,8 +147,14 @@ class Columns:
                 f"(time,), got {x.dtype} of shape {x.shape}."
             )
         x = x[None, :, None] if x.ndim == 1 else x[..., None] if x.ndim == 2 else x
+        if self.order == "channels-first" and arrays[name].ndim == 3:
+            x = x.swapaxes(1, 2)
         if x.shape[2] != len(self.features):
-            raise DataError(f"{path}: expected {len(self.features)} features a step, got {x.shape[2]}.")
+            axes = "(sequences, time, features)" if self.order == "time-first" else "(sequences, features, time)"
+            raise DataError(
+                f"{path}: expected {len(self.features)} features a step, got {x.shape[2]}: {name!r} has the shape "
+                f"{arrays[name].shape} and is read as {axes}."
+            )
         lengths = _array_lengths(arrays, path, *x.shape[:2])
         steps = x[np.arange(x.shape[1]) < lengths[:, None]].astype(np.float64)
         if not (finite := np.isfinite(steps).all(axis=1)).all():

@@ -22,7 +22,7 @@ import numpy as np
 from holdfast.errors import DataError, MissingExtraError, SettingError
 from holdfast.tasks.limits import check_size, data_limit
 
-__all__ = ["EXTENSIONS", "Table", "read_arrays", "read_table", "suffix_of"]
+__all__ = ["EXTENSIONS", "Data", "Table", "read_arrays", "read_table", "suffix_of", "table_of_arrow"]
 
 EXTENSIONS = (".npz", ".csv", ".parquet")
 
@@ -55,6 +55,10 @@ class Table:
             kind = "holds lists or other nested values" if name in self.unusable else "is not in it"
             raise DataError(f"{self.path}: the column {name!r} {kind}; columns: {', '.join(self.columns) or 'none'}.")
         return self.columns[name]
+
+
+Data = Table | dict[str, np.ndarray]
+"""What a file holds: columns or arrays."""
 
 
 def suffix_of(path: str | Path) -> str:
@@ -93,10 +97,22 @@ def read_table(path: str | Path) -> Table:
     path = Path(path)
     suffix = suffix_of(path)
     try:
-        import pyarrow
+        import pyarrow  # noqa: F401 - asked for here, so that the error names the file
     except ImportError as error:
         raise MissingExtraError(f"Reading {path} needs pyarrow: pip install 'holdfast[data]'.") from error
-    table = _guarded(path, lambda: _read_csv(path) if suffix == ".csv" else _read_parquet(path))
+    return table_of_arrow(_guarded(path, lambda: _read_csv(path) if suffix == ".csv" else _read_parquet(path)), path)
+
+
+def table_of_arrow(table: Any, path: Path) -> Table:
+    """A pyarrow table as a ``Table`` of the five kinds; ``path`` is what errors call it.
+
+    Example:
+        >>> import pyarrow
+        >>> table_of_arrow(pyarrow.table({"x": [1.5, None], "nested": [[1], [2]]}), Path("a")).unusable
+        ('nested',)
+    """
+    import pyarrow
+
     names = _guarded(path, lambda: list(table.column_names))
     if twice := sorted(name for name, count in collections.Counter(names).items() if count > 1):
         raise DataError(f"{path}: columns with the same name: {', '.join(twice)}; rename them.")

@@ -486,8 +486,8 @@ class _Run:
         """Make the folder that of a run that goes on: no leftovers of killed writers, and (1) of ``sums``."""
         for name in (sums.NAME, sums.LAST, sums.BEST, sums.OUTCOME):
             remove_leftovers(self.folder / name)
-        settings = self.identity["settings"]
-        digests = {sums.SETTINGS: settings} if settings else {}
+        paths = [self.folder / name for name in (sums.SETTINGS, sums.PREPARATION)]
+        digests = {path.name: sha256_of(path) for path in paths if path.is_file()}
         if (sums.read(self.folder) or {}) != digests:
             sums.write(self.folder, digests)
 
@@ -501,7 +501,9 @@ class _Run:
 
     def _close_folder(self, outcome: str) -> None:
         """Write (2) of ``sums``, then the outcome, whose presence says that the run has ended."""
-        paths = [self.folder / name for name in (sums.SETTINGS, sums.MODEL, sums.LOG, sums.LAST, sums.BEST)]
+        paths = [
+            self.folder / name for name in (sums.SETTINGS, sums.PREPARATION, sums.MODEL, sums.LOG, sums.LAST, sums.BEST)
+        ]
         digests = {path.name: sha256_of(path) for path in paths if path.is_file()}
         if (known := self.position.best_sha256) and digests.get(sums.BEST) != known:
             raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Loops over vectors, written by hand for the scan's compiler: what ``compiled_*.py`` elsewhere share.
+"""Loops over vectors, written by hand for the scan's compiler: what holdfast.engine.kernels shares.
 
     run(arguments)     a kernel: addresses first, then numbers, and last which worker of how many is to work
     Compiled(...)      the kernel as machine code, run by all workers

@@ -1,4 +1,4 @@
-"""The loop of compiled_flow.py, in instructions.
+"""The loop of flow.py, in instructions.
 
 x_t = x_{t-1} M + d_t      (1) a block of columns at a time, its sums in registers while M's rows go by
 """

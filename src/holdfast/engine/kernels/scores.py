@@ -7,7 +7,7 @@
 
 PyTorch would write a, read it, write the maximum and read it again: three passes over memory that cost more than (1).
 W is packed so that a panel of 16 units stays in the first cache while 32 vectors go by. The code comes from the fused
-scan's compiler and runs on its threads. Source of α: S1, §5; scorer.py.
+scan's compiler and runs on its threads. Source of α: S1, §5; holdfast/rrnn/scorer.py.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
 @functools.cache
 def _kernel(dtype: torch.dtype) -> Any:
     try:
+        from holdfast.engine.kernels.flow_loop import FlowKernel
         from holdfast.engine.targets.cpu.loops import Compiled
-        from holdfast.optim.flow_kernel import FlowKernel
     except ImportError:
         return None
     return Compiled(FlowKernel(dtype, LANES))

@@ -4,7 +4,7 @@
 
 Entries of all tuples and samples are contiguous, so a node's candidates with one older node are one flat loop, and
 each z is made once for all activations. The code comes from the fused scan's compiler and runs on its threads.
-Source of (1): S1, Algorithm 1, line 11; search.py.
+Source of (1): S1, Algorithm 1, line 11; holdfast/rrnn/search.py.
 """
 
 from __future__ import annotations
