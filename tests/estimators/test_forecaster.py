@@ -120,6 +120,7 @@ def test_auto_takes_the_least_error_and_the_summary_says_so():
     forecaster = Forecaster(4, season=1).fit(y)
     assert forecaster.model_ == min(forecaster.scores_, key=forecaster.scores_.get)
     assert set(forecaster.scores_) == {"last", "drift", "ridge", "reservoir"}
+    np.testing.assert_array_equal(forecaster.predict_all()[forecaster.model_], forecaster.predict())
     simple = Forecaster(4, season=1, model="last").fit(y)
     assert "a simple forecast" in simple.summary()
     np.testing.assert_array_equal(simple.predict(), np.repeat(y[-1], 4))

@@ -137,7 +137,12 @@ class Forecaster(BaseEstimator):
             series, known, past: forecast after the end of these series instead of those of the fit.
         """
         steps, histories, form = self._asked(horizon, known_future, series, known, past)
-        return _returned(self._forecast(histories)[:, :steps], form)
+        return _returned(self._forecast(histories, self.model_)[:, :steps], form)
+
+    def predict_all(self, horizon: int | None = None, known_future: Any = None) -> dict[str, Any]:
+        """The forecast of every model that was compared, by name; ``predict`` has the one that was chosen."""
+        steps, histories, form = self._asked(horizon, known_future, None, None, None)
+        return {model: _returned(self._forecast(histories, model)[:, :steps], form) for model in self._direct}
 
     def predict_interval(
         self,
@@ -157,7 +162,7 @@ class Forecaster(BaseEstimator):
         """
         probability = self.interval if interval is None else _probability(interval)
         steps, histories, form = self._asked(horizon, known_future, series, known, past)
-        point = View(self._log, "last").scale(self._forecast(histories)[:, :steps])
+        point = View(self._log, "last").scale(self._forecast(histories, self.model_)[:, :steps])
         spread = np.stack([_naive_scale(one.values, self.season_, self._log) for one in histories])[:, None]
         reach = quantile(self.calibration_, probability)[:steps] * spread
         unscale = View(self._log, "last").unscale
@@ -252,8 +257,11 @@ class Forecaster(BaseEstimator):
         self.model_ = min(self.scores_, key=self.scores_.__getitem__) if self.model == "auto" else self.model
         simple = min((model for model in SIMPLE if model in groups), key=self.scores_.__getitem__)
         self.origins_ = len(tested)
-        self.wins_ = sum(missed[self.model_][j].mean() < missed[simple][j].mean() for j in tested)
-        self.members_ = [members[index] for index in best_of(errors, groups[self.model_], everything)]
+        self.wins_ = sum(bool(missed[self.model_][j].mean() < missed[simple][j].mean()) for j in tested)
+        best = {
+            model: [members[index] for index in best_of(errors, parts, everything)] for model, parts in groups.items()
+        }
+        self.members_ = best[self.model_]
 
         names, stacked = list(said), np.stack(list(missed.values()))
         followed = []
@@ -263,11 +271,14 @@ class Forecaster(BaseEstimator):
             auto = names[best_of(stacked, [list(range(len(names)))], known)[0]] if self.model == "auto" else self.model_
             followed.append(said[auto][j])
         self._calibrate(values, actual[tested], np.stack(followed))
-        self._direct = [
-            fit_direct(histories, self._design(histories, one.view, self.model_ == "reservoir"), horizon, one.penalty)
-            for one in self.members_
-            if one.view is not None
-        ]
+        self._direct = {
+            model: [
+                fit_direct(histories, self._design(histories, one.view, model == "reservoir"), horizon, one.penalty)
+                for one in chosen
+                if one.view is not None
+            ]
+            for model, chosen in best.items()
+        }
 
     def _all_forecasts(self, histories: list[History], backs: list[int]) -> tuple[list[Member], np.ndarray]:
         """What every member would have said at every origin."""
@@ -306,7 +317,7 @@ class Forecaster(BaseEstimator):
         scores = np.abs(scale(said) - scale(actual)) / spread
         self.calibration_ = scores.reshape(-1, *scores.shape[2:])
         count = len(self.calibration_)
-        self.coverage_ = min(self.interval, count / (count + 1))
+        self.coverage_ = float(min(self.interval, count / (count + 1)))
         if self.coverage_ < self.interval:
             warnings.warn(
                 f"Forecaster has {count} past errors per step, enough for intervals of {self.coverage_:.0%} and not of "
@@ -369,11 +380,11 @@ class Forecaster(BaseEstimator):
         padding = np.repeat(future[-1:], max(0, int(self.horizon) - len(future)), axis=0)
         return dataclasses.replace(history, known=np.concatenate([history.known[: history.steps], future, padding]))
 
-    def _forecast(self, histories: list[History]) -> np.ndarray:
-        if self._direct:
-            return np.mean([one.forecast(histories) for one in self._direct], axis=0)
-        shown = MODELS[self.model_]
-        return np.stack([simple_forecasts(one.values, int(self.horizon), self.season_)[shown] for one in histories])
+    def _forecast(self, histories: list[History], model: str) -> np.ndarray:
+        if self._direct[model]:
+            return np.mean([one.forecast(histories) for one in self._direct[model]], axis=0)
+        horizon, shown = int(self.horizon), MODELS[model]
+        return np.stack([simple_forecasts(one.values, horizon, self.season_)[shown] for one in histories])
 
     # checks
 
