@@ -1,4 +1,4 @@
-"""Good models from anybody's sequences: a reservoir, trained cells, baselines, and the choice between them."""
+"""Good models from anybody's sequences, with scikit-learn's habits, and forecasts of series."""
 
 from holdfast.errors import MissingExtraError
 
@@ -11,12 +11,14 @@ except ImportError as error:
 
 from holdfast.estimators.baselines import baselines
 from holdfast.estimators.choice import Choice, Score, automatic
+from holdfast.estimators.forecaster import Forecaster
 from holdfast.estimators.readout import ReservoirModel, fit_reservoir
 from holdfast.estimators.sequence import SequenceClassifier, SequenceRegressor
 from holdfast.estimators.trained import PooledModel, fit_trained
 
 __all__ = [
     "Choice",
+    "Forecaster",
     "PooledModel",
     "ReservoirModel",
     "Score",
