@@ -1,11 +1,11 @@
 """What a reservoir costs: time and peak memory of a fit. Writes a dated report here.
 
-    python benchmarks/reservoir.py            10,000 sequences of 500 steps, and smaller ones; the machine should be idle
+    python benchmarks/reservoir.py            10,000 sequences of 500 steps, and fewer; the machine should be idle
     python benchmarks/reservoir.py --quick    few sequences, to see that it runs
 
-Each fit runs in a process of its own, from arrays to a fitted ``SequenceClassifier``, with compiled loops from the cache if
-they are there. Peak memory is the largest resident set of the process. The automatic choice is measured with its default of
-five minutes for trained cells, on sequences whose classes overlap, so that it does not end early.
+Each fit runs in a process of its own, from arrays to a fitted ``SequenceClassifier``, with compiled loops from the
+cache if they are there. Peak memory is the largest resident set of the process. The automatic choice is measured with
+its default of five minutes for trained cells, on sequences whose classes overlap, so that it does not end early.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def main() -> None:
         "",
         f"{environment().sentence}; load before the run {load:.2f}.",
         "",
-        "One channel, four classes, one fit each in a process of its own. The targets are 120 s and 4,096 MB for 10,000 "
-        "sequences of 500 steps, and 300 s for the automatic choice on 1,000 sequences of 100 steps. Written by "
+        "One channel, four classes, one fit each in a process of its own. The targets are 120 s and 4,096 MB for "
+        "10,000 sequences of 500 steps, and 300 s for the automatic choice on 1,000 sequences of 100 steps. Written by "
         "`python benchmarks/reservoir.py`.",
         "",
         "| sequences | steps | model | seconds | peak memory, MB | accuracy on new sequences | chosen |",
@@ -74,8 +74,8 @@ def main() -> None:
         command = [sys.executable, __file__, "--one", str(n), str(steps), model]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         seconds, megabytes, score, chosen = done.stdout.split()
-        row = f"{n:,} | {steps} | {model} | {float(seconds):.1f} | {float(megabytes):,.0f} | {float(score):.3f} | {chosen}"
-        lines.append(f"| {row} |")
+        measured = f"{float(seconds):.1f} | {float(megabytes):,.0f} | {float(score):.3f}"
+        lines.append(f"| {n:,} | {steps} | {model} | {measured} | {chosen} |")
         print(lines[-1], flush=True)
     if not arguments.quick or arguments.output:
         target = arguments.output or Path(__file__).parent / f"{today}-reservoir.md"

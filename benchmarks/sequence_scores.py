@@ -1,11 +1,11 @@
 """Test scores of the reservoir, of simple baselines and of a plain GRU, with MiniRocket's beside them.
 
-    python benchmarks/sequence_scores.py SETS_FOLDER [--auto MINUTES] [--only SET ...]
+    python benchmarks/sequence_scores.py SETS_FOLDER [--columns reservoir baselines gru auto] [--only SET ...]
 
-SETS_FOLDER is what benchmarks/sequence_sets.py writes. Scores of each set go to results/sequences/scores.json as soon as
-they are known; ``python tools/pages.py`` makes docs/sequences.md of them. Accuracies, or for numbers the mean squared error
-per that of the training mean. Nothing is chosen here: settings come from the study on the development sets. With --auto the
-automatic choice is scored too, once, within so many minutes per set.
+SETS_FOLDER is what benchmarks/sequence_sets.py writes. Scores of each set go to results/sequences/scores.json as soon
+as they are known; ``python tools/pages.py`` makes docs/sequences.md of them. They are accuracies, or for numbers the
+mean squared error per that of the training mean. Nothing is chosen here: settings come from the development sets.
+Columns that are not named keep what the file has.
 """
 
 from __future__ import annotations
@@ -102,7 +102,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "results/sequences/scores.json")
-    parser.add_argument("--auto", type=float, help="minutes per set for the automatic choice; default: leave it out")
+    parser.add_argument(
+        "--columns", nargs="*", default=["reservoir", "baselines", "gru"], help="add auto for the choice"
+    )
+    parser.add_argument("--minutes", type=float, default=5.0, help="of the automatic choice, per set")
     parser.add_argument("--only", nargs="*", default=[*DEVELOPMENT, *FINAL])
     arguments = parser.parse_args()
     rocket = json.loads((arguments.sets / "minirocket.json").read_text())
@@ -119,16 +122,16 @@ def main() -> None:
             "channels": data.train[0].shape[2],
             "MiniRocket": rocket[name],
         }
-        if arguments.auto is None:
-            row |= {
-                "reservoir": [estimator(data, "reservoir", seed)[0] for seed in range(SEEDS)],
-                "nearest neighbour": [raw(data, "nearest")],
-                "ridge on the raw series": [raw(data, "ridge")],
-                "plain GRU": [gru(data, 0)],
-            }
-        else:
-            score, chosen = estimator(data, "auto", 0, arguments.auto)
-            row |= {"automatic": [score], "chosen": chosen, "minutes": arguments.auto}
+        if "reservoir" in arguments.columns:
+            row["reservoir"] = [estimator(data, "reservoir", seed)[0] for seed in range(SEEDS)]
+        if "baselines" in arguments.columns:
+            row["nearest neighbour"] = [raw(data, "nearest")]
+            row["ridge on the raw series"] = [raw(data, "ridge")]
+        if "gru" in arguments.columns:
+            row["plain GRU"] = [gru(data, 0)]
+        if "auto" in arguments.columns:
+            score, chosen = estimator(data, "auto", 0, arguments.minutes)
+            row |= {"automatic": [score], "chosen": chosen, "minutes": arguments.minutes}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
         print(

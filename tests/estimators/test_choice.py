@@ -103,17 +103,17 @@ def test_few_features_and_few_sequences_give_the_same_kind_of_model(n, monkeypat
     features = model.reservoir(x).numpy(force=True)
     assert (features.shape[1] < n) == (n == 260)
     assert left_out.shape == (n, 2)
-    monkeypatch.setattr("holdfast.estimators.readout.KEPT", 0)  # compute the features again instead of keeping them
+    monkeypatch.setattr("holdfast.estimators.readout.KEPT", 2**13 * n)  # compute features again, do not keep them
     again, _ = fit_reservoir(x, lengths, y, classes=2, units=4, horizons=(3,), scales=(1.0, 2.0))
     torch.testing.assert_close(again(x), model(x), rtol=1e-5, atol=1e-6)
 
 
 def test_many_sequences_get_fewer_units(monkeypatch):
-    monkeypatch.setattr("holdfast.estimators.readout.LARGEST", 79)
-    x, lengths, y = noisy(80)
+    monkeypatch.setattr("holdfast.estimators.readout.LARGEST", 97)
+    x, lengths, y = noisy(100)
     model, _ = fit_reservoir(x, lengths, y, classes=2, horizons=(3,), scales=(1.0,))
     assert model.reservoir.units == 4
-    assert model.reservoir.features == 64
+    assert model.reservoir.features == 96
 
 
 def test_a_model_is_built_again_from_its_settings():

@@ -47,3 +47,26 @@ def test_constant_features_have_no_weight(solve, dim):
     fit = solve(lambda: x.split(4, dim=dim), y, PENALTIES)
     assert fit.weight[2].abs().max() < 1e-12
     assert torch.isfinite(fit.left_out).all()
+
+
+def test_a_mask_leaves_features_out_if_that_has_less_error():
+    """Of two features that answer and 30 that do not, in blocks of 16, the answering ones are taken."""
+    x = torch.randn(20, 32)
+    y = x[:, :1] + x[:, 16:17]
+    answering = torch.arange(16) == 0
+    fit = dual(lambda: x.split(16, dim=1), y, PENALTIES, masks=[torch.ones(16, dtype=torch.bool), answering])
+    assert (fit.weight[:, 0] != 0).nonzero().flatten().tolist() == [0, 16]
+    alone = dual(lambda: x[:, [0, 16]].split(1, dim=1), y, [penalty / 16 for penalty in PENALTIES])
+    torch.testing.assert_close(fit.left_out, alone.left_out)
+
+
+def test_tiny_penalties_keep_their_digits_with_many_features_in_float32():
+    """With n ≪ features and means far above deviations, left-out answers are still those of models without them."""
+    x = (torch.randn(12, 3000) + 100).float()
+    y = torch.randn(12, 1)
+    fit = dual(lambda: x.split(500, dim=1), y, [1e-6 * 3000])
+    z = ((x.double() - fit.mean) / fit.scale).numpy()
+    for i in range(12):
+        rest = np.arange(12) != i
+        theirs = Ridge(1e-6 * 3000).fit(z[rest], y.numpy()[rest]).predict(z[i : i + 1])
+        np.testing.assert_allclose(fit.left_out[i].numpy(), theirs.ravel(), rtol=1e-4)

@@ -3,13 +3,16 @@
     z = τ ((f - m) / s · W + b)                                     (1) f: the reservoir's features
     τ = argmin -Σ_i log softmax(τ ŷ_{-i})_{y_i} - log p(wrong)      (2) for classes: the sharpness of left-out answers
 
-(1) is fitted to ±1 for each class, or to standardised numbers. In (2) one more sequence counts as wrong, with the mean
+(1) is fitted to ±1 for each class, or to standardised numbers. With fewer sequences than features it has either all
+features or only maxima and shares, whichever has less left-out error: means and last states help with numbers, and
+hurt with classes (docs/sequences.md). In (2) one more sequence counts as wrong, with the mean
 loss of the runner-up class: n right answers of n are no proof that the next one is right (Laplace's rule).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -106,17 +109,21 @@ def fit_reservoir(
     targets = y.double() if classes is None else 2.0 * nn.functional.one_hot(y, classes).double() - 1
     features = reservoir.features
     penalties = [features * penalty for penalty in PENALTIES]
+    rows = max(1, KEPT // (32 * features))
+
+    def blocks() -> Iterable[Tensor]:
+        if n <= features:
+            return reservoir.blocks(x, lengths)
+        return (reservoir(*part) for part in zip(x.split(rows), lengths.split(rows), strict=True))
+
+    kept = list(blocks()) if n * features * x.element_size() <= KEPT else None
+    source = blocks if kept is None else lambda: kept
     if n <= features:
-        solve, whole = dual, lambda: reservoir.blocks(x, lengths)
+        each = torch.arange(features // len(reservoir.cells))
+        masks = [each >= 2 * reservoir.units, each >= 0]  # without mean and last, and with them
+        fit = dual(source, targets, penalties, masks if reservoir.quantiles else None)
     else:
-        rows = max(1, KEPT // (16 * features))
-
-        def whole() -> Any:
-            return (reservoir(*part) for part in zip(x.split(rows), lengths.split(rows), strict=True))
-
-        solve = primal
-    kept = list(whole()) if n * features * x.element_size() <= KEPT else None
-    fit = solve(whole if kept is None else lambda: kept, targets, penalties)
+        fit = primal(source, targets, penalties)
     model = ReservoirModel(reservoir, targets.shape[1])
     for name in ("mean", "scale", "weight", "bias"):
         getattr(model, name).copy_(getattr(fit, name))

@@ -41,8 +41,13 @@ class RidgeFit:
     left_out: Tensor
 
 
-def dual(blocks: Blocks, y: Tensor, penalties: Sequence[float]) -> RidgeFit:
+def dual(blocks: Blocks, y: Tensor, penalties: Sequence[float], masks: Sequence[Tensor] | None = None) -> RidgeFit:
     """(1) for few sequences: ``blocks()`` gives (n, some features) again and again, in the same order.
+
+    Args:
+        blocks, y, penalties: the features, the answers (n, outputs), and the λ to choose from.
+        masks: choices of features: (width of a block,) booleans, the same for each block. The one with the least error
+            (3) is taken, with λ in proportion to how many features it has. Default: all features.
 
     Example:
         >>> x = torch.randn(9, 20, dtype=torch.float64)
@@ -50,36 +55,45 @@ def dual(blocks: Blocks, y: Tensor, penalties: Sequence[float]) -> RidgeFit:
         >>> fit.weight.shape, fit.left_out.shape
         (torch.Size([20, 1]), torch.Size([9, 1]))
     """
-    y, n = y.double(), len(y)
-    gram, spreads = torch.zeros(n, n, dtype=torch.float64), []
+    y, n, spreads = y.double(), len(y), []
+    grams = torch.zeros(len(masks or (None,)), n, n, dtype=torch.float64)
     for block in blocks():
         spreads.append(_spread(block.double()))
         z = (block.double() - spreads[-1][0]) / spreads[-1][1]
-        gram += z @ z.mT
-    gram -= gram.mean(dim=0)  # Z 1 = 0 up to rounding: make it exact, and 1 the eigenvector of the mean eigenvalue
+        for gram, mask in zip(grams, masks or (slice(None),), strict=True):
+            gram += z[:, mask] @ z[:, mask].mT
+    best: tuple[float, float, Tensor, Tensor, Tensor | None] | None = None
+    for gram, mask in zip(grams, masks or (None,), strict=True):
+        s, V = _spectrum(gram)
+        inside, share = V.mT @ y, 1.0 if mask is None else mask.double().mean().item()
+        for penalty in (share * penalty for penalty in penalties):
+            shrunk = penalty / (s + penalty)
+            kept = V.square() @ shrunk  # the diagonal of (2)
+            error = (V @ (shrunk[:, None] * inside)) / kept[:, None].clamp_min(1e-300)  # (3)
+            loss = error.square().mean().item()
+            if best is None or loss < best[0]:
+                best = loss, penalty, error, V @ (inside / (s + penalty)[:, None]), mask
+    assert best is not None
+    _, penalty, error, coefficients, mask = best
+    weights = []
+    for block, (mean, scale) in zip(blocks(), spreads, strict=True):
+        weight = ((block.double() - mean) / scale).mT @ coefficients
+        weights.append(weight if mask is None else weight * mask[:, None])
+    mean, scale = (torch.cat(parts) for parts in zip(*spreads, strict=True))
+    return RidgeFit(mean, scale, torch.cat(weights), y.mean(dim=0), penalty, y - error)
+
+
+def _spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of Z Zᵀ, but for the one along 1.
+
+    Z 1 = 0 up to rounding. This makes it exact, and 1 the eigenvector of the mean eigenvalue, so that it is found.
+    """
+    n = len(gram)
+    gram = gram - gram.mean(dim=0)
     gram += gram.diagonal().mean() / n - gram.mean(dim=1, keepdim=True)
     s, V = torch.linalg.eigh(gram)
-    along = V.sum(dim=0).abs().argmax()
-    others = torch.arange(n) != along
-    s, V, bias = s[others].clamp_min(0), V[:, others], y.mean(dim=0)
-    inside = V.mT @ y
-    best: tuple[float, float, Tensor] | None = None
-    for penalty in penalties:
-        shrunk = penalty / (s + penalty)
-        kept = V.square() @ shrunk  # the diagonal of (2)
-        error = (V @ (shrunk[:, None] * inside)) / kept[:, None].clamp_min(1e-300)  # (3)
-        loss = error.square().mean().item()
-        if best is None or loss < best[0]:
-            best = loss, penalty, error
-    assert best is not None
-    _, penalty, error = best
-    coefficients = V @ (inside / (s + penalty)[:, None])
-    weights = [
-        ((block.double() - mean) / scale).mT @ coefficients
-        for block, (mean, scale) in zip(blocks(), spreads, strict=True)
-    ]
-    mean, scale = (torch.cat(parts) for parts in zip(*spreads, strict=True))
-    return RidgeFit(mean, scale, torch.cat(weights), bias, penalty, y - error)
+    others = torch.arange(n) != V.sum(dim=0).abs().argmax()
+    return s[others].clamp_min(0), V[:, others]
 
 
 def primal(blocks: Blocks, y: Tensor, penalties: Sequence[float]) -> RidgeFit:
