@@ -432,9 +432,9 @@ class Lowering:
     def _then(self, node: Node) -> Total:
         """An operator on a sum over samples: it must be linear, since the sum over steps comes first."""
         values = [self.env[arg] for arg in node.inputs]
-        totals = [v for v in values if isinstance(v, Total)]
         others = [v for v in values if not isinstance(v, Total)]
-        name, first = node.name.removesuffix("_"), self.env.get(node.args[0]) if node.args else None
+        name, one = node.name.removesuffix("_"), len(values) - len(others) == 1
+        first = isinstance(node.args[0], Node) and isinstance(self.env[node.args[0]], Total)
         zero = all(isinstance(v, Constant) and v.value == 0 for v in others)
         static = all(isinstance(v, Static | Constant) for v in others)
         numbers = [a for a in node.args[1:] if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -442,31 +442,24 @@ class Lowering:
             case _ if any(isinstance(n, Batch) for n in flat((node.args, tuple(node.kwargs.values())))):
                 linear = False  # back to samples
             case _ if name in _LINEAR_FIRST:
-                linear = len(totals) == 1 and isinstance(first, Total) and static
+                linear = one and first and static
             case "add" | "sub":
-                linear = zero and not any(numbers) and len(values) == len([a for a in node.args if isinstance(a, Node)])
+                linear = zero and not any(numbers) and len(values) == sum(isinstance(a, Node) for a in node.args)
             case "mul" | "mm" | "bmm" | "mv" | "dot":
-                linear = len(totals) == 1 and static
+                linear = one and static
             case "div":
-                linear = len(totals) == 1 and isinstance(first, Total) and static and not node.kwargs
+                linear = one and first and static and not node.kwargs
             case "cat" | "stack":
                 linear = not others
             case "where":
-                linear = (
-                    not isinstance(first, Total)
-                    and static
-                    and all(isinstance(v, Total) or (isinstance(v, Constant) and v.value == 0) for v in values[1:])
-                    and not any(numbers)
-                )
-            case "masked_fill" | "constant_pad_nd":
-                linear = (
-                    isinstance(first, Total)
-                    and static
-                    and all(a == 0 for a in numbers)
-                    and (
-                        name != "masked_fill" or not isinstance(self.env.get(node.args[-1]), Constant | Static) or zero
-                    )
-                )
+                chosen = (v for v in values[1:] if not isinstance(v, Total))
+                zeros = all(isinstance(v, Constant) and v.value == 0 for v in chosen)
+                linear = not first and static and zeros and not any(numbers)
+            case "constant_pad_nd":
+                linear = first and static and not any(numbers)
+            case "masked_fill":
+                filler = self.env.get(node.args[-1])
+                linear = first and static and not any(numbers) and (zero or not isinstance(filler, Constant | Static))
             case _:
                 linear = False
         if not linear:
