@@ -5,7 +5,7 @@
 Every live node gets one of four kinds of value:
 
     Rows      something for each sample: a tile, and how the tensor's axes lie in its features
-    Static    made of weights alone: PyTorch computes it once a sequence, in ``prologue``
+    Static    made of weights alone: PyTorch computes it once per sequence, in ``prologue``
     Total     summed over samples: the sum over all steps is finished by PyTorch after the loop, in ``finish``
     Constant  one number everywhere
 
@@ -29,7 +29,6 @@ from holdfast.engine.program.graph import Graph, Node, Unsupported, mapped
 from holdfast.engine.program.rules import RULES
 from holdfast.engine.program.tiles import (
     MASKS,
-    TILES,
     Constant,
     Fold,
     Gather,
@@ -47,8 +46,8 @@ from holdfast.engine.program.tiles import (
     Tile,
     Weight,
     in_order,
-    operands,
     reachable,
+    read_by,
     with_operands,
 )
 from holdfast.engine.program.trace import Batch, Traced
@@ -117,42 +116,35 @@ def _share(news: list[Tile], program: StepProgram, low: Lowering) -> tuple[StepP
     for i, new in enumerate(news):
         if not isinstance(new, Input):
             replaced.setdefault(new, Input(Slot(Kind.NEW, i), new.features))
-    roots = [*(t for t in program.outputs.values() if t is not None), *program.reductions]
-    saved: list[Tile] = []
-    for tile in in_order(_tiles(roots)):
+    roots, saved = program.roots, list[Tile]()
+    for tile in in_order(roots):
         costly = isinstance(tile, Rotate) or (isinstance(tile, Product) and not tile.is_narrow)
         if costly and tile in ahead and tile not in replaced and _is_read(tile, roots, replaced):
             replaced[tile] = Input(Slot(Kind.SAVED, len(saved)), tile.features)
             saved.append(tile)
     memo: dict[Any, Any] = dict(replaced)
-    for tile in in_order(_tiles(roots)):  # oldest first
+    for tile in in_order(roots):  # oldest first
         if tile not in memo:
             memo[tile] = with_operands(tile, memo)
     outputs = {slot: None if tile is None else memo[tile] for slot, tile in program.outputs.items()}
     reductions = tuple(with_operands(r, memo) for r in program.reductions)
-    live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
     every = {t.slot: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
+    backward = StepProgram(every, outputs, reductions)
+    live = reachable(backward.roots)
     inputs = {slot: tile for slot, tile in every.items() if tile in live}
-    return StepProgram(inputs, outputs, reductions), tuple(saved)
+    return dataclasses.replace(backward, inputs=inputs), tuple(saved)
 
 
-def _tiles(roots: Iterable[Tile | Reduction]) -> list[Tile]:
-    tiles: list[Any] = []
-    for root in roots:
-        tiles += [root] if isinstance(root, TILES) else operands(root)
-    return tiles
-
-
-def _is_read(tile: Tile, roots: list[Any], replaced: dict[Tile, Input]) -> bool:
+def _is_read(tile: Tile, roots: list[Tile], replaced: dict[Tile, Input]) -> bool:
     """Whether a root still needs ``tile`` once the replaced ones are inputs."""
-    seen, todo = set(), _tiles(roots)
+    seen, todo = set[Tile](), list(roots)
     while todo:
         node = todo.pop()
         if node is tile:
             return True
         if node not in seen and node not in replaced:
             seen.add(node)
-            todo += [arg for arg in operands(node) if isinstance(arg, TILES)]
+            todo += read_by(node)
     return False
 
 

@@ -2,8 +2,8 @@
 
     scan_fused(cell, xs, state, weights, ...)  →  outputs, last state
 
-A call splits the batch into blocks and runs one kernel per block, each on its own thread with no word between them
-until the end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
+A call splits the batch into blocks and runs a kernel on each, on threads that do not wait for each other until the
+end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def scan_fused(
             continue
         except Warning:  # the user has made them errors
             raise
-        except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
+        except Exception as error:  # a fault in the compiler must not stop a scan: the plain loop can do it
             unfold(cell, plan, weights, failure(error))
             continue
         if plan.lowered(True).noises and not all(t.is_contiguous() for t in (xs, *state)):

@@ -146,8 +146,7 @@ def _workspace(size: int) -> int:
 @functools.lru_cache(maxsize=512)
 def _users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[tiles.Rotate | tiles.RotateBack]]:
     """Weights read entry by entry, matrices of narrow products, of wide ones, and rotations."""
-    outputs = [tile for tile in schedule.program.outputs.values() if tile is not None]
-    seen = tiles.reachable([*outputs, *schedule.memory, *schedule.program.reductions])
+    seen = tiles.reachable([*schedule.memory, *schedule.program.roots])
     matrices = [n for n in seen if isinstance(n, tiles.Product)]
     turns = {n.angles.index: n for n in seen if isinstance(n, tiles.Rotate | tiles.RotateBack)}
     singles = {
