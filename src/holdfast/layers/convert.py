@@ -1,7 +1,7 @@
 """Conversion between PyTorch's layers and ours: the same function, weight for weight.
 
 PyTorch has two biases where one is enough; ours is their sum, and converted back the second is zero. The GRU's b_hn is
-multiplied by the reset gate, so it is kept apart.
+multiplied by the reset gate, so it stays a parameter of its own.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def gradient_gap(
     Example:
         >>> constants = dict(state_bound=1.0, smoothness=Smoothness(1.0, 0.0, 1.0, 1.0, 0.0))
         >>> loss = dict(loss_lipschitz=1.0, loss_smoothness=0.0)
-        >>> gradient_gap(1, rate=0.0, **constants, **loss)  # U = 0: ∂p/∂U = h_{T-1} is missed all the same
+        >>> gradient_gap(1, rate=0.0, **constants, **loss)  # even for U = 0, ∂p/∂U = h_{T-1} is missed
         1.0
         >>> gradient_gap(1, rate=0.0, **constants, **loss, form="published")
         0.0

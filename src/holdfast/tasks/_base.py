@@ -64,7 +64,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a model must take in and give out to work on a task, and how it is scored.
+    """The inputs and outputs of a model for a task, and its score.
 
     Args:
         input_size: features of a step, or the size of the vocabulary if ``tokens``.
