@@ -24,7 +24,10 @@ from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "product", "rows", "total"]
+__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total"]
+
+Tensors = Sequence[Tensor]
+Grads = Sequence[Tensor | None]
 
 
 def rows(tensor: Tensor) -> Tensor:
@@ -81,7 +84,7 @@ class Arguments:
         self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
         self._values[Argument(role, index, Part.STEP)] = (-step if self.reverse else step, 0, 0)
 
-    def weights(self, schedule: Schedule, weights: Sequence[Tensor]) -> None:
+    def weights(self, schedule: Schedule, weights: Tensors) -> None:
         """Weights in the order that kernels read them."""
         dtype, lanes = self.shape.dtype, self.shape.lanes
         singles, narrow, wide, turns = _users(schedule)
