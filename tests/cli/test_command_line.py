@@ -14,11 +14,12 @@ from holdfast.cli._verb import explained
 
 OPTIONS = {
     "train": "--batch --cell --clip --config --data --debug --devices --epochs --figure --hidden --json --layers --lr "
-    "--optimiser --patience --quiet --run --schedule --seed --set --target --updates task",
+    "--optimiser --patience --quiet --run --schedule --seed --set --target --test --updates task",
     "resume": "--debug --devices --json --quiet run",
     "evaluate": "--data --debug --json --split --which run",
     "predict": "--data --debug --out --which run",
-    "sweep": "--debug --json --quiet --root --run --sampler --scale --seed --storage --study-name --trials study",
+    "sweep": "--cell --data --debug --json --quiet --root --run --sampler --scale --seed --set --storage --study-name "
+    "--target --trials study",
     "study list": "--debug --json --root",
     "study run": "--debug --only --quiet --results --root --runs --scale study",
     "study report": "--debug --json --results --root --scale study",

@@ -813,3 +813,35 @@ def test_a_square_or_a_long_array_in_the_wrong_order_is_asked_for(write):
     """As many channels as steps, and time is clearly the last axis: not taken for the first."""
     with pytest.raises(DataError, match="Say which"):
         OwnData(write({"x": _signals(channels=30, steps=26), "y": np.arange(40) % 2}, ".npz")).load()
+
+
+# Classes that are unequal
+
+
+def _unequal(write, rare=10):
+    labels = ["rare"] * rare + ["usual"] * (100 - rare)
+    return write({"id": np.arange(100), "x": np.arange(100.0), "label": labels})
+
+
+def test_unequal_classes_get_weights_of_mean_one(write):
+    task = OwnData(_unequal(write), sequence="id").load()
+    targets, weights = task.data["train"].targets, torch.tensor(task.spec.class_weights)
+    torch.testing.assert_close(weights[targets].double().mean(), torch.tensor(1.0))
+    for index in range(2):  # both classes weigh alike in all
+        torch.testing.assert_close(weights[targets[targets == index]].double().sum(), torch.tensor(len(targets) / 2))
+    assert any("Class weights in the training loss: 0.56 to 5" in choice for choice in task.choices)
+
+
+def test_weights_can_be_left_out_or_asked_for(write):
+    assert OwnData(_unequal(write), sequence="id", weights="none").load().spec.class_weights == ()
+    assert OwnData(_unequal(write, 40), sequence="id").load().spec.class_weights == ()
+    assert OwnData(_unequal(write, 40), sequence="id", weights="balanced").load().spec.class_weights != ()
+    with pytest.raises(SettingError, match="weights auto, balanced and none; got 'some'"):
+        OwnData(_unequal(write), sequence="id", weights="some").load()
+
+
+def test_classes_that_are_numbers_in_text_are_in_numerical_order(write):
+    path = write({"id": np.arange(40), "x": np.arange(40.0), "label": [f"n{i % 4}" for i in range(40)]})
+    assert OwnData(path, sequence="id").load().spec.classes == ("n0", "n1", "n2", "n3")
+    y = np.array([str(i % 4 * 5) for i in range(40)])
+    assert OwnData(write({"x": RANDOM.random((40, 3)), "y": y}, ".npz")).load().spec.classes == ("0", "5", "10", "15")

@@ -22,7 +22,7 @@ def predict(
     run: Run,
     data: Annotated[Path, typer.Option(help="File in the same format as the training file; it needs no target.")],
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npz.")] = Path("predictions.csv"),
-    which: Which = "best",
+    which: Which = None,
 ) -> None:
     """Write one row per sequence: the class and all class probabilities, or numbers in the units of the training file.
 
@@ -30,6 +30,6 @@ def predict(
     """
     from holdfast.runs.apply import predict_run
 
-    weights: Any = chosen_from(("best", "last"), which, "--which")
+    weights: Any = which and chosen_from(("best", "last"), which, "--which")
     predicted = predict_run(run, data, out, which=weights)
     show(f"Wrote {predicted.sequences:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")

@@ -50,6 +50,7 @@ class Run:
     Args:
         folder, settings: of the run.
         model: with its trained weights, in evaluation mode.
+        which: the weights it has, "best" or "last".
         stored: what the run keeps of your own data; None for the tasks that come with Holdfast.
         task: the task, if it has been loaded before.
     """
@@ -59,10 +60,12 @@ class Run:
         folder: Path,
         settings: RunSettings,
         model: SequenceModel,
+        which: Literal["best", "last"] = "best",
         stored: Stored | None = None,
         task: Task | None = None,
     ):
-        self.folder, self.settings, self.model, self.stored, self._task = folder, settings, model, stored, task
+        self.folder, self.settings, self.model, self.which = folder, settings, model, which
+        self.stored, self._task = stored, task
 
     @property
     def preparation(self) -> Preparation:
@@ -126,12 +129,13 @@ class Run:
         return torch.softmax(self.outputs(x)[1].double(), dim=1).numpy()
 
 
-def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: Task | None = None) -> Run:
+def load_run(folder: str | Path, which: Literal["best", "last"] | None = None, task: Task | None = None) -> Run:
     """The run in ``folder``: its model with the trained weights, its settings, and predictions for new data.
 
     Args:
         folder: of a run.
-        which: the weights of the best evaluation so far, or the last ones saved.
+        which: the weights of the best evaluation so far, or the last ones saved; None: what the run's settings say
+            (``train.weights``).
         task: that of the run, if it has been loaded before.
 
     Example:
@@ -152,7 +156,9 @@ def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: 
         ((40, 2), ('flat', 'up'))
     """
     folder = Path(folder)
-    settings, path = read_settings(folder), folder / f"{which}.safetensors"
+    settings = read_settings(folder)
+    which = which or settings.training.weights
+    path = folder / f"{which}.safetensors"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {path.name} yet; train first: holdfast resume {folder}")
     if isinstance(settings.task, OwnData):
@@ -163,7 +169,7 @@ def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: 
         stored = None
         model, task = prepare(settings, task)
         check_data(path, load_model_(model, path), task)
-    return Run(folder, settings, model.eval(), stored, task)
+    return Run(folder, settings, model.eval(), which, stored, task)
 
 
 def read_settings(folder: str | Path) -> RunSettings:

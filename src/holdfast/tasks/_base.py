@@ -78,6 +78,7 @@ class Spec:
         splits: those that exist.
         classes: names of the classes, where they have some.
         baseline: the metric of the best constant answer, where it is known exactly.
+        class_weights: factors on the training loss of each class, of mean 1 over the training split; none if empty.
     """
 
     input_size: int
@@ -90,6 +91,7 @@ class Spec:
     splits: tuple[str, ...] = ("train", "validation", "test")
     classes: tuple[str, ...] = ()
     baseline: float | None = None
+    class_weights: tuple[float, ...] = ()
 
 
 class Task(abc.ABC):

@@ -14,12 +14,15 @@ classes alike in each; a single sequence is cut by time. Inputs are standardised
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from holdfast.errors import DataError, SettingError
 from holdfast.tasks._base import Arrays, Sequences, Spec
@@ -34,7 +37,20 @@ __all__ = ["OwnData", "OwnTask", "in_memory"]
 
 TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
 CALENDAR_NAMES = ("year", "quarter", "month", "week", "day", "weekday", "hour", "minute", "second")
-INDEX_NAMES = ("index", "idx", "row", "row_id", "row_number", "rownames", "number", "no", "nr", "#", *SEQUENCE_NAMES)
+INDEX_NAMES = (
+    "index",
+    "idx",
+    "row",
+    "row_id",
+    "row_number",
+    "rownames",
+    "number",
+    "no",
+    "nr",
+    "#",
+    "obs",
+    *SEQUENCE_NAMES,
+)
 UNNAMED = re.compile(r"|unnamed: ?\d+|__index_level_\d+__", re.IGNORECASE)  # an index that pandas saved
 TARGET_NAMES = ("target", "label", "class")  # not "y": in a table it is as often a coordinate
 WINDOW = 100  # steps of a piece, where one long sequence has to be cut into several
@@ -78,6 +94,9 @@ class OwnData:
         standardise: inputs and numbers to predict get mean 0 and deviation 1 on the training split.
         order: of the axes of an array behind the sequences: "time-first", "channels-first" (as in aeon and sktime), or
             "auto": worked out, and asked for where it is open.
+        test_path: a file or folder of its own for the test split; ``test`` is not used then.
+        weights: "balanced" multiplies the training loss of class k by n / (K n_k), n_k of its n sequences being of it;
+            "auto" does so where one class has more than twice as many as another.
 
     Example:
         >>> import tempfile
@@ -104,14 +123,20 @@ class OwnData:
     window: int | None = None
     standardise: bool = True
     order: Order | Literal["auto"] = "auto"
+    test_path: str | Path | None = None
+    weights: Literal["auto", "balanced", "none"] = "auto"
 
     def load(self) -> OwnTask:
         self._check()
         path = Path(self.path)
-        return self.of(read_data(path), data_digest(path))
+        if self.test_path is None:
+            return self.of(read_data(path), data_digest(path))
+        test = Path(self.test_path)
+        both = hashlib.sha256(f"{data_digest(path)} {data_digest(test)}".encode()).hexdigest()
+        return self.of(read_data(path), both, read_data(test))
 
-    def of(self, data: Data, sha256: str) -> OwnTask:
-        """The task of columns or arrays that have been read; ``sha256`` is their digest."""
+    def of(self, data: Data, sha256: str, test: Data | None = None) -> OwnTask:
+        """The task of data that have been read, and of those of ``test_path``; ``sha256`` is the digest of both."""
         self._check()
         path = Path(self.path)
         if isinstance(data, Table):
@@ -123,22 +148,42 @@ class OwnData:
             raise DataError(f"{path} has one sequence; to learn an answer a sequence there must be several.")
         choices = [_contents(path, data), _sequences_sentence(columns, flat), inputs]
         kind, classes, sentence = self._kind(columns, flat, path)
-        parts = self._split(flat, kind, path)
+        parts = (self if test is None else dataclasses.replace(self, test=0.0))._split(flat, kind, path)
         preparation = self._preparation(kind, columns, classes, parts["train"], choices, path)
         choices.append(sentence)
         window = self.window or (WINDOW if len(flat) == 1 and kind == "next-step" else None)
         splits = {split: preparation.of(part, path, window) for split, part in parts.items()}
+        if test is not None:
+            place = Path(self.test_path or MEMORY)
+            splits["test"] = preparation.of(columns.gather(test, place), place, window)
         pieces = f"pieces of {window} steps" if kind == "next-step" and window else "sequences"
         how = "cut by time" if len(flat) == 1 else f"drawn by sequence with seed {self.seed}"
         choices.append(
-            f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}."
+            f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}"
+            + (f"; test is {Path(self.test_path or MEMORY).name}." if test is not None else ".")
         )
         scored = splits.get("test") or splits.get("validation") or splits["train"]
         spec = preparation.spec(preparation.baseline(scored))
+        if kind == "classification" and (weights := self._class_weights(splits["train"].targets, len(classes))):
+            spec = dataclasses.replace(spec, class_weights=weights)
+            choices.append(
+                f"Class weights in the training loss: {min(weights):.2g} to {max(weights):.2g}, as classes are unequal "
+                "(weights='none' for none)."
+            )
         choices.append(_scale_sentence(preparation, scored, spec))
         return OwnTask(spec, splits, preparation, choices, sha256)
 
+    def _class_weights(self, targets: Tensor, classes: int) -> tuple[float, ...]:
+        counts = targets.bincount(minlength=classes)
+        if self.weights == "none" or (self.weights == "auto" and counts.max() <= 2 * counts.min()):
+            return ()
+        there = counts > 0
+        share = len(targets) / (int(there.sum()) * counts.clamp(min=1).double())
+        return tuple(torch.where(there, share, 1.0).tolist())
+
     def _check(self) -> None:
+        if self.weights not in ("auto", "balanced", "none"):
+            raise SettingError(f"OwnData knows the weights auto, balanced and none; got {self.weights!r}.")
         if self.kind not in ("auto", *KINDS):
             raise SettingError(f"OwnData knows the kinds auto, {', '.join(KINDS)}; got {self.kind!r}.")
         if self.layout not in ("auto", "long", "rows", "series"):
@@ -202,7 +247,8 @@ class OwnData:
         if not targets and self.kind != "next-step" and (found := _named(table, TARGET_NAMES, taken)):
             targets = (found,)
         if not targets and self.kind in ("classification", "regression"):
-            raise DataError(f"{table.path}: name the target for {self.kind}; columns: {', '.join(table.columns)}.")
+            known = ", ".join(table.columns)
+            raise DataError(f"{table.path}: name the target for {self.kind}, target='NAME'; columns: {known}.")
         sequence = self.sequence or _named(table, SEQUENCE_NAMES, taken | {*targets})
         time = self.time or _named(table, TIME_NAMES, taken | {*targets})
         if time is None and not targets and (year := _named(table, ("year",), taken)):
@@ -221,7 +267,7 @@ class OwnData:
             known = ", ".join(map(repr, table.columns))
             raise DataError(
                 f"{table.path} has no column of numbers left for the inputs; columns: {known}. Row numbers, times and "
-                "dates are taken as inputs only if features names them."
+                "dates are taken as inputs only if you name them, features=('NAME',)."
             )
         used = {*features, *roles}
         left = [name for name in (*table.columns, *table.unusable) if name not in used]
@@ -236,15 +282,19 @@ class OwnData:
             repeated |= table.path.is_dir()  # a file is a sequence, also if it has one step
             layout = "long" if self.sequence or repeated else "rows" if target and time is None else "series"
         if layout == "long" and sequence is None:
-            raise DataError(f"{table.path}: name the column that says of which sequence a row is; columns: {known}.")
+            raise DataError(
+                f"{table.path}: name the column that says whose sequence a row is, sequence='NAME'; columns: {known}."
+            )
         if layout == "series" and target:
             raise DataError(
                 f"{table.path} is one sequence in time, and a target is one answer a sequence. Name the column that "
-                "says of which sequence a row is (sequence), or take layout='rows' if every row is a sequence of its "
-                f"own, or kind='next-step' to predict the next row. Columns: {known}."
+                "says of which sequence a row is, sequence='NAME', or take layout='rows' if every row is a sequence of "
+                f"its own, or kind='next-step' to predict the next row. Columns: {known}."
             )
         if layout == "rows" and not target:
-            raise DataError(f"{table.path}: with every row a sequence, name the target; columns: {known}.")
+            raise DataError(
+                f"{table.path}: with every row a sequence, name the target, target='NAME'; columns: {known}."
+            )
         if layout == "rows" and self.time is not None:
             raise DataError(f"{table.path}: with every row a sequence there is no time column; got {self.time!r}.")
         return layout
@@ -265,7 +315,8 @@ class OwnData:
         if len(flat.targets) > 1:
             raise DataError(f"{path}: classification has one target, got {len(flat.targets)}: {names}.")
         values, counts = np.unique(np.array(labels_of(first)), return_counts=True)
-        order = sorted(range(len(values)), key=lambda index: (float(values[index]) if numeric else 0.0, values[index]))
+        amounts = _amounts(values)
+        order = sorted(range(len(values)), key=lambda index: (amounts[index], values[index]))
         classes = tuple(str(values[index]) for index in order)
         if len(values) < 2:
             raise DataError(f"{path}: the target {names} is {values[0]!s} everywhere; classification needs 2 classes.")
@@ -291,7 +342,7 @@ class OwnData:
         if kept < least or (kind == "classification" and kept < 2):
             raise DataError(
                 f"{path} has {unit} {what}: not enough for a validation split of {sizes['validation']}, a test split "
-                f"of {sizes['test']} and training; add data, or set validation or test to 0."
+                f"of {sizes['test']} and training; add data, or take validation=0 or test=0."
             )
         ends = {
             "train": (0, kept),
@@ -409,6 +460,14 @@ def _contents(path: Path, data: Data) -> str:
         note = f" ({data.note})" if data.note else ""
         return f"{path.name}: {data.rows:,} rows{note}, columns {', '.join(data.columns)}."
     return f"{path.name}: arrays {', '.join(f'{name} {array.shape}' for name, array in data.items())}."
+
+
+def _amounts(names: np.ndarray) -> list[float]:
+    """What names of classes are as numbers, if all of them are numbers; else zeros."""
+    try:
+        return [float(name) for name in names]
+    except ValueError:
+        return [0.0] * len(names)
 
 
 def _named(table: Table, names: tuple[str, ...], taken: Container[str | None]) -> str | None:

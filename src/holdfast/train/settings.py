@@ -139,6 +139,7 @@ class Training:
         checkpoint_seconds: at most this long between checkpoints.
         nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.
+        weights: which ones the run is for, and is loaded with: those of the "best" evaluation, or the "last".
 
     Example:
         >>> Training(updates=100, lr=1e-2).schedule.kind
@@ -164,6 +165,7 @@ class Training:
     checkpoint_seconds: float = 30.0
     nonfinite: Literal["stop", "skip"] = "stop"
     seed: int = 0
+    weights: Literal["best", "last"] = "best"
 
     def __post_init__(self) -> None:
         if (self.updates is None) == (self.epochs is None):
@@ -179,6 +181,8 @@ class Training:
             raise SettingError(
                 f"monitor must be one of evaluate_on ({', '.join(self.evaluate_on)}), got {self.monitor!r}."
             )
+        if self.weights not in ("best", "last"):
+            raise SettingError(f'weights must be "best" or "last", got {self.weights!r}.')
         if self.nonfinite not in ("stop", "skip"):
             raise SettingError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}.')
 
