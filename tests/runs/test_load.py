@@ -229,3 +229,20 @@ def test_pictures_show_what_the_run_answers(tmp_path):
         made = draw_run(folder)
         assert [path.name for path in made] == ["curve.png", "answers.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 8000 for path in made)
+
+
+def test_a_class_at_every_step_is_predicted_at_every_step(tmp_path):
+    x, _ = _waves()
+    columns = {**_long(x, None), "label": np.where(x[..., 0].ravel() > 0, "on", "off")}
+    short = {name: values[:-2] for name, values in columns.items()}
+    folder = _train(tmp_path / "run", _csv(tmp_path / "mine.csv", short), **{"train.epochs": 60, "train.lr": 0.02})
+    run = holdfast.load_run(folder)
+    tags = run.predict(tmp_path / "mine.csv")
+    assert tags.shape == (30 * STEPS - 2,)
+    assert (tags == short["label"]).mean() > 0.9
+    assert run.predict_proba(tmp_path / "mine.csv").shape == (178, 2)
+    made = predict_run(folder, tmp_path / "mine.csv", tmp_path / "p.csv")
+    assert (made.rows, made.columns[:3]) == (178, ("sequence", "step", "prediction"))
+    assert (tmp_path / "p.csv").read_text().splitlines()[-1].startswith("29,3,")
+    assert evaluate_run(folder, data=tmp_path / "mine.csv").count == 178
+    assert [path.name for path in draw_run(folder)] == ["curve.png", "answers.png"]

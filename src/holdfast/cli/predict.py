@@ -32,4 +32,4 @@ def predict(
 
     weights: Any = which and chosen_from(("best", "last"), which, "--which")
     predicted = predict_run(run, data, out, which=weights)
-    show(f"Wrote {predicted.sequences:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")
+    show(f"Wrote {predicted.rows:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")

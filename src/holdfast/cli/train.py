@@ -53,6 +53,10 @@ def train(
     test: Annotated[
         Path | None, _what(help="File for the test split.", show_default="a part of --data is kept apart")
     ] = None,
+    impute: Annotated[
+        str | None,
+        _what(help="Fill in missing numbers: mean, last or zero.", autocompletion=among(("mean", "last", "zero"))),
+    ] = None,
     cell: Annotated[
         list[str] | None,
         _what(
@@ -102,10 +106,12 @@ def train(
 
     if updates is not None and epochs is not None:
         raise typer.BadParameter("give --updates or --epochs, not both.", param_hint="--epochs")
-    if test is not None and data is None and config is None:
-        raise typer.BadParameter("it is the test split of --data FILE; add --data.", param_hint="--test")
+    for name, value in (("--test", test), ("--impute", impute)):
+        if value is not None and data is None and config is None:
+            raise typer.BadParameter("it is for your own data; add --data FILE.", param_hint=name)
     given: dict[str, Any] = {
         "task.test_path": test and str(test.resolve()),
+        "task.impute": impute,
         "cell.hidden_size": hidden,
         "cell.layers": layers,
         "train.updates": updates,

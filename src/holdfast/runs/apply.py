@@ -54,9 +54,9 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What ``predict_run`` wrote: the number of sequences, the columns, the file."""
+    """What ``predict_run`` wrote: the number of rows, the columns, the file."""
 
-    sequences: int
+    rows: int
     columns: tuple[str, ...]
     path: str
 
@@ -129,14 +129,19 @@ def predict_run(
         raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
     run = load_run(folder, which)
     prepared, answers = run.outputs(data)
-    columns = {"sequence": list(prepared.ids), **_columns(run.preparation, answers)}
+    ids, steps = list(prepared.ids), {}
+    if run.preparation.kind == "tagging":
+        lengths = [prepared.inputs.shape[1]] * len(prepared) if prepared.lengths is None else prepared.lengths.tolist()
+        ids = [name for name, length in zip(ids, lengths, strict=True) for _ in range(length)]
+        steps = {"step": [step for length in lengths for step in range(length)]}
+    columns = {"sequence": ids, **steps, **_columns(run.preparation, answers)}
     write_atomically(out, _WRITERS[out.suffix](columns))
-    return Predicted(len(prepared), tuple(columns), str(out))
+    return Predicted(len(ids), tuple(columns), str(out))
 
 
 def _columns(preparation: Any, answers: Tensor) -> dict[str, Any]:
     """Predictions, by the name of a column."""
-    if preparation.kind != "classification":
+    if not preparation.classes:
         numbers, prefix = preparation.answers(answers), "next " if preparation.kind == "next-step" else ""
         names = preparation.columns.features if preparation.kind == "next-step" else preparation.columns.target
         if len(names) != numbers.shape[1]:  # an array with several columns has one name

@@ -101,10 +101,19 @@ class Run:
         return task
 
     def outputs(self, x: Any) -> tuple[Prepared, Tensor]:
-        """Sequences as the model takes them in, and its outputs, (sequences, outputs): z of (1) and (2)."""
+        """Sequences as the model takes them in, and its outputs, (sequences, outputs): z of (1) and (2).
+
+        For a class at every step: (all steps, outputs), sequence after sequence.
+        """
         preparation = self.preparation
         prepared, answers = preparation.apply(x), []
         for batch, rows in zip(_batches(prepared), predict(self.model, _batches(prepared)), strict=True):
+            if preparation.kind == "tagging":
+                rows = rows.transpose(0, 1)
+                inside = torch.ones(rows.shape[:2], dtype=torch.bool)
+                if batch.lengths is not None:
+                    inside = torch.arange(rows.shape[1]) < batch.lengths[:, None]
+                rows = rows[inside]
             answers.append(_last_steps(rows, batch.lengths) if preparation.kind == "next-step" else rows)
         return prepared, torch.cat(answers)
 
@@ -117,14 +126,14 @@ class Run:
 
         Returns:
             (cases,) names of classes; (cases,) numbers, or (cases, targets) if there are several; or, without a
-            target, the next step, (cases, channels).
+            target, the next step, (cases, channels). For a class at every step: (all steps,), sequence after sequence.
         """
         answers = np.asarray(self.preparation.answers(self.outputs(x)[1]))
         return answers[:, 0] if self.preparation.kind == "regression" and answers.shape[1] == 1 else answers
 
     def predict_proba(self, x: Any) -> np.ndarray:
         """(cases, classes): the probabilities of ``preparation.classes`` (1), for ``x`` as in ``predict``."""
-        if self.preparation.kind != "classification":
+        if not self.preparation.classes:
             raise ConfigError(f"{self.folder} was trained for {self.preparation.kind}; probabilities are of classes.")
         return torch.softmax(self.outputs(x)[1].double(), dim=1).numpy()
 
