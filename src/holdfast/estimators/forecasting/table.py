@@ -122,7 +122,7 @@ def read_series(path: Path, roles: Roles) -> SeriesTable:
             if future_only
             else np.stack([_numbers(table, column)[rows] for column in roles.forecast], axis=1)
         )
-        there = np.isfinite(values).all(axis=1)
+        there = np.atleast_1d(np.isfinite(values).all(axis=1))
         steps = 0 if not there.any() else int(np.flatnonzero(there)[-1]) + 1
         if not there[:steps].all():
             bad = rows[:steps][~there[:steps]] + 1
@@ -136,7 +136,7 @@ def read_series(path: Path, roles: Roles) -> SeriesTable:
         for part, array in zip(parts, (values[:steps], past, known), strict=True):
             part.append(array)
         times.append(None if when is None else when[rows[:steps]])
-    return SeriesTable(names, *parts, times)
+    return SeriesTable(names, parts[0], parts[1], parts[2], times)
 
 
 def _table(path: Path) -> Table:
