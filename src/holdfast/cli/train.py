@@ -43,7 +43,10 @@ def train(
         str | None,
         typer.Argument(help=f"One of: {', '.join(TASKS)}.", show_default=False, autocompletion=among(TASKS)),
     ] = None,
-    data: Annotated[Path | None, _what(help="Train on your own .csv, .parquet or .npz file.")] = None,
+    data: Annotated[
+        Path | None,
+        _what(help="Train on your own file (.csv, .tsv, .parquet, .npz, .npy, .ts, .arff, .xlsx, .csv.gz) or folder."),
+    ] = None,
     target: Annotated[
         list[str] | None, _what(help="Column of that file to predict. Repeat to predict several numbers.")
     ] = None,
@@ -208,10 +211,11 @@ def show_outcome(folder: Path, outcome: Outcome, as_json: bool) -> None:
     reason = f" {outcome.reason}" if outcome.reason else ""
     best = f" Best: {number(outcome.best)} at update {outcome.best_update}." if outcome.best is not None else ""
     skipped = f" Skipped {outcome.skipped} non-finite updates." if outcome.skipped else ""
+    rewinds = f" Spikes of the loss put earlier weights back {outcome.rewinds} times." if outcome.rewinds else ""
     show(
         f"{outcome.status.capitalize()} after {outcome.updates} updates in {outcome.seconds:.1f} s, "
         f"{outcome.parameters:,} parameters.{reason}\n"
-        f"Last evaluation: {scores}.{best}{skipped}\n"
+        f"Last evaluation: {scores}.{best}{skipped}{rewinds}\n"
         f"Next: holdfast evaluate {folder}"
     )
 

@@ -132,7 +132,7 @@ def householder_product(V: Reflectors) -> Square:
 
 
 def log_map(Q: Square) -> Square:
-    """A skew A with exp(A) = Q for a rotation Q, all its angles in [-π, π]. Worked out in float64; no gradient.
+    """A skew A with exp(A) = Q for a rotation Q, all its angles in [-π, π]. Computed in float64, without a gradient.
 
     Law: ``exp_map(log_map(Q)) == Q`` up to rounding for every rotation, half-turns (eigenvalue -1) included.
 
@@ -160,7 +160,7 @@ def log_map(Q: Square) -> Square:
 
 
 def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
-    """A skew A and signs D with Q = (I + A)⁻¹ (I - A) D, for any orthogonal Q. Worked out in float64; no gradient.
+    """A skew A and signs D with Q = (I + A)⁻¹ (I - A) D, for any orthogonal Q. Computed in float64, without a gradient.
 
     D is chosen along the elimination of Q + D, each sign that of the current pivot: no pivot is below 1, so Q + D is
     far from singular and A = (I - QD)(I + QD)⁻¹ exists.
@@ -185,7 +185,7 @@ def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
 
 
 def householder_inverse(Q: Square) -> tuple[Square, Signs]:
-    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Worked out in float64; no gradient.
+    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Computed in float64, without a gradient.
 
     By elimination, each v_i chosen away from cancellation: none is zero, so each one can learn.
 

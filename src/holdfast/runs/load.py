@@ -53,6 +53,15 @@ class Run:
         model: with its trained weights, in evaluation mode.
         stored: what the run keeps of your own data; None for the tasks that come with Holdfast.
         task: the task, if it has been loaded before.
+
+    Example:
+        >>> import tempfile
+        >>> from holdfast.runs import train_run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> table = {"task": {"name": "addition", "steps": 4, "validation": 8}, "train": {"updates": 1, "batch": 4}}
+        >>> _ = train_run(run_settings(table), folder, progress=False)
+        >>> load_run(folder).settings.task_name
+        'addition'
     """
 
     def __init__(
