@@ -31,6 +31,7 @@ from holdfast.runs.curves import pyplot
 from holdfast.runs.environment import environment
 from holdfast.runs.load import FORECAST
 from holdfast.runs.schema import read_file, table_of
+from holdfast.tasks.formats import data_digest
 
 __all__ = ["ForecastRequest", "ForecastRun", "is_forecast", "load_forecast", "predict_forecast", "train_forecast"]
 
@@ -92,7 +93,7 @@ def train_forecast(request: ForecastRequest, folder: str | Path) -> ForecastRun:
     noted = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, UserWarning))
     choices = [*choices, *more, *noted, *forecaster.summary().splitlines()]
     run = ForecastRun(forecaster, roles, table.names, tuple(table.times), tuple(choices))
-    _save(run, folder, sha256_of(request.data))
+    _save(run, folder, data_digest(request.data))
     future = _future(run, table.known)
     if not roles.known or future is not None:
         draw(run, folder / PICTURE, _answers(run, None, run.times, future))

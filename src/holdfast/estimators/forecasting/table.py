@@ -14,9 +14,10 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.estimators.forecasting.panel import check_times
 from holdfast.estimators.forecasting.times import dates_of
-from holdfast.tasks.columns import labels_of, read_data
-from holdfast.tasks.own_data import CALENDAR_NAMES, SEQUENCE_NAMES, TIME_NAMES
-from holdfast.tasks.tables import Table
+from holdfast.tasks.columns import labels_of
+from holdfast.tasks.formats import read_data
+from holdfast.tasks.own_data import CALENDAR_NAMES, TIME_NAMES
+from holdfast.tasks.tables import SEQUENCE_NAMES, Table
 
 __all__ = ["Roles", "SeriesTable", "read_roles", "read_series"]
 
@@ -143,7 +144,7 @@ def _table(path: Path) -> Table:
     data = read_data(path)
     if isinstance(data, Table):
         return data
-    raise DataError(f"{path}: --forecast names a column, so the file must have columns, as .csv and .parquet have.")
+    raise DataError(f"{path}: --forecast names a column, and this file has none; save it as .csv, .parquet or .xlsx.")
 
 
 def _column(table: Table, name: str) -> str:
