@@ -8,6 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+from sklearn.utils import estimator_checks
 
 from holdfast import Forecaster
 from holdfast.errors import DataError, SettingError
@@ -220,6 +221,20 @@ def test_scikit_learns_habits():
     np.testing.assert_array_equal(clone(fitted).fit(y).predict(), fitted.predict())
     search = GridSearchCV(forecaster, {"model": ["last", "ridge"]}, cv=TimeSeriesSplit(2, test_size=3)).fit(y)
     assert search.best_params_ == {"model": "ridge"}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_parameters_default_constructible,
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_set_params,
+    ],
+)
+def test_scikit_learns_checks_of_settings_pass(check):
+    """The checks of fit and predict do not apply: they pass rows of independent samples and an answer y for each."""
+    check("Forecaster", Forecaster())
 
 
 def test_seasons_are_found():

@@ -90,7 +90,8 @@ def train_forecast(request: ForecastRequest, folder: str | Path) -> ForecastRun:
     forecaster.history_ = [  # with what is known of the future
         dataclasses.replace(one, known=known) for one, known in zip(forecaster.history_, table.known, strict=True)
     ]
-    noted = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, UserWarning))
+    warned = (str(one.message) for one in caught if issubclass(one.category, UserWarning))
+    noted = dict.fromkeys(_in_words(message, table.names) for message in warned)
     choices = [*choices, *more, *noted, *forecaster.summary().splitlines()]
     run = ForecastRun(forecaster, roles, table.names, tuple(table.times), tuple(choices))
     _save(run, folder, data_digest(request.data))
