@@ -175,7 +175,7 @@ def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) 
     """Options that a forecast has no use for."""
     if data is None:
         raise typer.BadParameter("it names a column of a file; add --data FILE.", param_hint="--forecast")
-    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule"}
+    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule", "task.test_path": "--test"}
     used = [name for name, value in others.items() if value]
     used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
     if used:
