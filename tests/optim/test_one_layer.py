@@ -6,13 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.path_graphs import random_model
 from holdfast import RNN
 from holdfast.engine.kernels import flow
 from holdfast.errors import SettingError
 from holdfast.optim import PathSGD, kappa_first, path_network
 from holdfast.optim.one_layer import one_layer_first
-
-from .graphs import random_model
 
 
 class Model(nn.Module):

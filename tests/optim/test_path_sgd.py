@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 import holdfast
+from helpers.path_graphs import Model, random_model
 from holdfast.errors import DivergedError, SettingError, StateDictError
 from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, path_network, path_norm_sq
-
-from .graphs import Model, random_model
 
 STEPS = 6
 MAKE = {

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.path_graphs import random_model
 from holdfast.errors import SettingError, ShapeError
 from holdfast.optim import (
     PathAdam,
@@ -20,8 +21,6 @@ from holdfast.optim import (
     path_norm_sq,
     rescale_,
 )
-
-from .graphs import random_model
 
 networks = st.fixed_dictionaries(
     {

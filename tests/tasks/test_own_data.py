@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import DataError, HoldfastError, MissingExtraError, SettingError
 from holdfast.tasks import OwnData, Preparation, limits, options
-from holdfast.tasks.columns import read_data
+from holdfast.tasks.formats import read_data
 from holdfast.tasks.tables import read_table
 
 RANDOM = np.random.default_rng(0)
@@ -340,7 +340,7 @@ def test_what_a_new_file_lacks_is_named(write):
         preparation.apply(write(without(columns, "b"), name="new"))
     with pytest.raises(DataError, match="unknown class 'sideways'; known: down, up"):
         preparation.sequences(write({**columns, "label": ["sideways"] * 100}, name="new"))
-    with pytest.raises(DataError, match=r"expected the kind of file that was used before: \.csv"):
+    with pytest.raises(DataError, match="holds arrays, but the training data were columns; give the same kind of file"):
         preparation.apply(write({"x": np.zeros((3, 4, 2))}, ".npz"))
     arrays = OwnData(write({"x": RANDOM.random((20, 5, 2))}, ".npz")).load().preparation
     with pytest.raises(DataError, match="expected 2 features a step, got 3"):
@@ -601,10 +601,10 @@ def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
 
 def test_paths_that_are_no_data_files_are_refused(tmp_path):
     (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "old.xlsx").write_bytes(b"x")
+    (tmp_path / "old.xls").write_bytes(b"x")
     for name, message in (
-        ("folder.csv", "a folder"),
-        ("old.xlsx", r"\.npz, \.csv or \.parquet"),
+        ("folder.csv", "holds no sequences: expected files"),
+        ("old.xls", r"\.npz, \.npy, \.csv, .* or \.xlsx, or as a folder"),
         ("no.csv", "not there"),
     ):
         with pytest.raises(DataError, match=message):

@@ -23,7 +23,7 @@ from holdfast.runs.load import load_run
 from holdfast.tasks import Arrays, OwnTask
 from holdfast.train.loop import evaluate
 
-__all__ = ["Predicted", "Scored", "evaluate_run", "predict_run"]
+__all__ = ["WRITERS", "Predicted", "Scored", "evaluate_run", "predict_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,12 +119,12 @@ def predict_run(
         holdfast.errors.SettingError: --out must end in .csv, .parquet or .npz; got out.txt.
     """
     out = Path(out)
-    if out.suffix not in _WRITERS:
+    if out.suffix not in WRITERS:
         raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
     run = load_run(folder, which)
     prepared, answers = run.outputs(data)
     columns = {"sequence": list(prepared.ids), **_columns(run.preparation, answers)}
-    write_atomically(out, _WRITERS[out.suffix](columns))
+    write_atomically(out, WRITERS[out.suffix](columns))
     return Predicted(len(prepared), tuple(columns), str(out))
 
 
@@ -173,4 +173,4 @@ def _npz(columns: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-_WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}

@@ -49,7 +49,13 @@ def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()
 
 
 def write_report(study: Study, result: StudyResult, folder: str | Path) -> Path:
-    """Write ``report.md`` and its figures into ``folder``."""
+    """Write ``report.md`` and its figures into ``folder``.
+
+    Example:
+        >>> import tempfile
+        >>> write_report(Study("Tiny"), StudyResult("tiny", "small"), tempfile.mkdtemp()).name
+        'report.md'
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -16,9 +16,9 @@ import numpy as np
 
 from holdfast.errors import DataError
 from holdfast.tasks.order import Order
-from holdfast.tasks.tables import Data, Table, read_arrays, read_table, suffix_of
+from holdfast.tasks.tables import Cases, Data, Table
 
-__all__ = ["Columns", "Flat", "Layout", "array_name", "labels_of", "read_data"]
+__all__ = ["Columns", "Flat", "Layout", "array_name", "labels_of"]
 
 Layout = Literal["long", "rows", "series", "arrays"]
 
@@ -98,8 +98,8 @@ class Columns:
     def gather(self, data: Data, path: Path) -> Flat:
         """The sequences of a file, with their targets if ``target`` names some."""
         if isinstance(data, Table) == (self.layout == "arrays"):
-            wanted = ".npz" if self.layout == "arrays" else ".csv or .parquet"
-            raise DataError(f"{path}: expected the kind of file that was used before: {wanted}.")
+            wanted, got = ("arrays", "columns") if self.layout == "arrays" else ("columns", "arrays")
+            raise DataError(f"{path} holds {got}, but the training data were {wanted}; give the same kind of file.")
         if isinstance(data, Table):
             return self._rows(data) if self.layout == "rows" else self._steps(data)
         return self._arrays(data, path)
@@ -147,7 +147,7 @@ class Columns:
                 f"(time,), got {x.dtype} of shape {x.shape}."
             )
         x = x[None, :, None] if x.ndim == 1 else x[..., None] if x.ndim == 2 else x
-        if self.order == "channels-first" and arrays[name].ndim == 3:
+        if self.order == "channels-first" and arrays[name].ndim == 3 and not isinstance(arrays, Cases):
             x = x.swapaxes(1, 2)
         if x.shape[2] != len(self.features):
             axes = "(sequences, time, features)" if self.order == "time-first" else "(sequences, features, time)"
@@ -175,17 +175,6 @@ class Columns:
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise DataError(f"{path}: {self.target[0]!r} holds NaN or infinity; leave those sequences out.")
         return tuple(y.reshape(count, -1).T)
-
-
-def read_data(path: Path) -> Data:
-    """The columns or arrays of a file, by its extension.
-
-    Example:
-        >>> read_data(Path("nowhere.csv"))
-        Traceback (most recent call last):
-        holdfast.errors.DataError: nowhere.csv is not there; check the path.
-    """
-    return read_arrays(path) if suffix_of(path) == ".npz" else read_table(path)
 
 
 def array_name(arrays: dict[str, np.ndarray], path: Path, role: str, name: str | None = None) -> str:

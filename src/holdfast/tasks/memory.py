@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.errors import DataError, MissingExtraError
-from holdfast.tasks.tables import Data, Table, table_of_arrow
+from holdfast.tasks.tables import Cases, Data, Table, table_of_arrow
 
 __all__ = ["MEMORY", "as_data", "digest"]
 
@@ -40,7 +40,7 @@ def as_data(x: Any, y: Any = None) -> Data:
         return data
     answers = _plain(np.asarray(y), "y")
     if not isinstance(data, Table):
-        return {**data, "y": answers}
+        return type(data)({**data, "y": answers})
     if answers.ndim != 1 or len(answers) != data.rows:
         raise DataError(f"y must have one answer per row, {data.rows}, got the shape {answers.shape}.")
     name = str(getattr(y, "name", None) or "target")
@@ -78,7 +78,7 @@ def _table(frame: Any) -> Table:
 
 
 def _arrays(x: Any) -> dict[str, np.ndarray]:
-    """(2). A list is of arrays (time, channels): it comes with lengths, and is padded."""
+    """(2). A list is of arrays (time, channels), which are padded."""
     if hasattr(x, "__array__") and (whole := np.asarray(x)).dtype != object:
         return {"x": _plain(whole, "x")}
     try:
@@ -96,7 +96,7 @@ def _arrays(x: Any) -> dict[str, np.ndarray]:
     lengths = np.array([len(part) for part in parts])
     padded = np.zeros((len(parts), int(lengths.max()), *widths.pop()))
     padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(parts)
-    return {"x": padded, "lengths": lengths}
+    return Cases(x=padded, lengths=lengths)
 
 
 def _plain(array: np.ndarray, name: str) -> np.ndarray:

@@ -22,17 +22,16 @@ from typing import Any, Literal
 import numpy as np
 
 from holdfast.errors import DataError, SettingError
-from holdfast.files import sha256_of
 from holdfast.tasks._base import Arrays, Sequences, Spec
-from holdfast.tasks.columns import ARRAY_NAMES, Columns, Flat, Layout, array_name, labels_of, read_data
+from holdfast.tasks.columns import ARRAY_NAMES, Columns, Flat, Layout, array_name, labels_of
+from holdfast.tasks.formats import data_digest, read_data
 from holdfast.tasks.memory import MEMORY, as_data, digest
 from holdfast.tasks.order import ORDERS, Order, order_of
 from holdfast.tasks.preparation import KINDS, Kind, Preparation, counted
-from holdfast.tasks.tables import Data, Table
+from holdfast.tasks.tables import SEQUENCE_NAMES, Cases, Data, Table
 
 __all__ = ["OwnData", "OwnTask", "in_memory"]
 
-SEQUENCE_NAMES = ("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id")
 TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
 CALENDAR_NAMES = ("year", "quarter", "month", "week", "day", "weekday", "hour", "minute", "second")
 INDEX_NAMES = ("index", "idx", "row", "row_id", "row_number", "rownames", "number", "no", "nr", "#", *SEQUENCE_NAMES)
@@ -50,6 +49,13 @@ class OwnTask(Arrays):
         preparation: to do the same with another file.
         choices: what was chosen, a sentence each.
         sha256: of the file, or of the arrays in memory, so that a run that is resumed can tell whether it is the same.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/waves.npz"
+        >>> np.savez(path, x=np.random.rand(30, 5, 1), y=np.arange(30) % 2)
+        >>> OwnData(path).load().preparation.classes
+        ('0', '1')
     """
 
     def __init__(
@@ -61,10 +67,10 @@ class OwnTask(Arrays):
 
 @dataclasses.dataclass(frozen=True)
 class OwnData:
-    """Sequences of a .npz, .csv or .parquet file.
+    """Sequences of a file or a folder of files: see ``formats`` and ``tables`` for those that are read.
 
     Args:
-        path: the file.
+        path: the file or folder.
         target: column or columns of the answer, or the name of the array; None: "target", "label" or "class" (or the
             array "y") if there is one, else the next step is predicted. Several columns are several numbers.
         sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one.
@@ -109,7 +115,7 @@ class OwnData:
     def load(self) -> OwnTask:
         self._check()
         path = Path(self.path)
-        return self.of(read_data(path), sha256_of(path))
+        return self.of(read_data(path), data_digest(path))
 
     def of(self, data: Data, sha256: str) -> OwnTask:
         """The task of columns or arrays that have been read; ``sha256`` is their digest."""
@@ -164,9 +170,9 @@ class OwnData:
     def _array_columns(self, arrays: dict[str, np.ndarray], path: Path) -> tuple[Columns, str]:
         for option in ("sequence", "time", "features"):
             if getattr(self, option) is not None:
-                raise SettingError(f"{path} has arrays, not columns: {option} is for .csv and .parquet files.")
+                raise SettingError(f"{path} has arrays, not columns: {option} is for files with columns.")
         if self.layout != "auto":
-            raise SettingError(f"{path} has arrays, not columns: layout is for .csv and .parquet files.")
+            raise SettingError(f"{path} has arrays, not columns: layout is for files with columns.")
         targets = self._targets()
         if len(targets) > 1:
             raise SettingError(f"{path}: name one array as the target; it may have several columns. Got {targets}.")
@@ -181,14 +187,16 @@ class OwnData:
         order: Order = "time-first" if self.order == "auto" else self.order
         features, axes = 1, ""
         if (x := arrays[name]).ndim == 3:
-            if self.order == "auto" and x.dtype.kind in "biuf" and x.size:
+            if isinstance(arrays, Cases):
+                order = "time-first"
+            elif self.order == "auto" and x.dtype.kind in "biuf" and x.size:
                 lengths = next((arrays[key] for key in arrays if key.lower() in ARRAY_NAMES["lengths"]), None)
                 order = order_of(x, lengths, path, name)
             features = x.shape[2] if order == "time-first" else x.shape[1]
             axes, other = "(sequences, time, features)", "channels-first"
             if order == "channels-first":
                 axes, other = "(sequences, features, time)", "time-first"
-            axes = f", read as {axes}; order={other!r} if it is not"
+            axes = "" if isinstance(arrays, Cases) else f", read as {axes}; order={other!r} if it is not"
         inputs = f"Inputs: {name!r}, {features} feature{'s' if features > 1 else ''}{axes}."
         return Columns("arrays", tuple(map(str, range(features))), target=targets, order=order), inputs
 
@@ -232,6 +240,7 @@ class OwnData:
         layout, known = self.layout, ", ".join(table.columns)
         if layout == "auto":
             repeated = sequence is not None and len(np.unique(table[sequence].astype(str))) < table.rows
+            repeated |= table.path.is_dir()  # a file is a sequence, also if it has one step
             layout = "long" if self.sequence or repeated else "rows" if target and time is None else "series"
         if layout == "long" and sequence is None:
             raise DataError(f"{table.path}: name the column that says of which sequence a row is; columns: {known}.")
@@ -367,8 +376,6 @@ def in_memory(x: Any, y: Any = None, **options: Any) -> OwnTask:
     data = as_data(x, y)
     if y is not None and isinstance(data, Table) and options.get("target") is None:
         options["target"] = list(data.columns)[-1]
-    if isinstance(x, list | tuple):
-        options.setdefault("order", "time-first")
     return OwnData(MEMORY, **options).of(data, digest(data))
 
 
@@ -406,7 +413,8 @@ def _scale_sentence(preparation: Preparation, scored: Sequences, spec: Spec) -> 
 
 def _contents(path: Path, data: Data) -> str:
     if isinstance(data, Table):
-        return f"{path.name}: {data.rows:,} rows, columns {', '.join(data.columns)}."
+        note = f" ({data.note})" if data.note else ""
+        return f"{path.name}: {data.rows:,} rows{note}, columns {', '.join(data.columns)}."
     return f"{path.name}: arrays {', '.join(f'{name} {array.shape}' for name, array in data.items())}."
 
 

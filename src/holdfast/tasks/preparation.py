@@ -20,7 +20,8 @@ from torch import Tensor
 
 from holdfast.errors import DataError
 from holdfast.tasks._base import Sequences, Spec
-from holdfast.tasks.columns import Columns, Flat, labels_of, read_data
+from holdfast.tasks.columns import Columns, Flat, labels_of
+from holdfast.tasks.formats import read_data
 from holdfast.tasks.memory import MEMORY, as_data
 from holdfast.tasks.order import ORDERS
 from holdfast.tasks.tables import Table
@@ -144,8 +145,6 @@ class Preparation:
         if not isinstance(data, Table) and columns.layout != "arrays":  # a model takes arrays, wherever it comes from
             features = columns.features[:1] if columns.layout == "rows" else columns.features
             columns = Columns("arrays", features, target=("y",) if columns.target else ())
-        if isinstance(x, list | tuple):  # of arrays (time, channels)
-            columns = dataclasses.replace(columns, order="time-first")
         return columns.gather(data, MEMORY), MEMORY
 
     def spec(self, baseline: float | None = None) -> Spec:

@@ -73,6 +73,10 @@ class Outcome:
         last: the scores of the last evaluation, by split.
         parameters: free numbers of the model.
         seconds: of training, in all sittings.
+
+    Example:
+        >>> Outcome("finished", "", 100, 0, 0.02, 90, {"test": {"mse": 0.03}}, 1411, 2.5).last["test"]["mse"]
+        0.03
     """
 
     status: Literal["finished", "stopped", "diverged"]
