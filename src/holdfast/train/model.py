@@ -12,15 +12,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
-from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss
+from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
+from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
 from holdfast.types import State
 
@@ -98,7 +100,29 @@ def _is_width(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": TreeLoss}
+def _tree_loss(
+    tree: float = 0.0,
+    margin: float = 0.0,
+    ridge: float = 0.0,
+    threshold: float = 1.0,
+    target: str = "gru",
+    forms: Literal["min", "mean", "given", "nodes"] | None = None,
+    teacher: str | None = None,
+) -> TreeLoss:
+    """``TreeLoss``; with ``teacher``, the run of a GRU of reset = "before", its target goes along with that GRU."""
+    if teacher is None:
+        return TreeLoss(tree, margin, ridge, threshold, target, forms)
+    weights = load(Path(teacher) / "best.safetensors")["model"]
+    own = {name.removeprefix("rnn.l0."): it for name, it in weights.items() if name.startswith("rnn.l0.")}
+    if target != "gru" or set(own) != {"weight_ih", "weight_hh", "bias"}:
+        raise SettingError(f'loss.teacher must be the run of a GRU with reset = "before", got {teacher}.')
+    with torch.random.fork_rng(devices=[]):  # a model's own weights do not depend on whether it has a teacher
+        cell = holdfast.GRUCell(own["weight_ih"].shape[1], own["weight_hh"].shape[1], reset="before")
+    cell.load_state_dict(own)
+    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms)
+
+
+_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": _tree_loss}
 """Options that are tables in a settings file and objects in code."""
 
 
@@ -244,14 +268,20 @@ def _embedding(network: ModelSettings, spec: Spec, vectors: Tensor | None) -> nn
         return None
     if network.embedding == "one-hot":
         return nn.Embedding.from_pretrained(torch.eye(spec.input_size), freeze=True)
-    if vectors is None:
+    if vectors is None and not network.frozen:
         return nn.Embedding(spec.input_size, network.embedding or network.hidden_size)
+    if vectors is None:
+        vectors = torch.randn(spec.input_size, network.embedding or network.hidden_size)
     if len(vectors) != spec.input_size or network.embedding not in (None, vectors.shape[1]):
         raise ShapeError(
             f"The embedding expects vectors of shape ({spec.input_size}, {network.embedding or 'any'}), "
             f"got {tuple(vectors.shape)}."
         )
-    return nn.Embedding.from_pretrained(vectors.to(torch.get_default_dtype()), freeze=False)
+    vectors = vectors.to(torch.get_default_dtype())
+    if network.frozen:
+        std, mean = torch.std_mean(vectors, dim=0, correction=0)
+        vectors = (vectors - mean) / torch.where(std > 0, std, 1.0)
+    return nn.Embedding.from_pretrained(vectors, freeze=network.frozen)
 
 
 def option_types(name: str) -> dict[str, Any]:
