@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
+from holdfast.studies.claims import STATUSES
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,6 +56,7 @@ class Outcome:
     seeds: str
     scale: str
     status: str
+    verdict: str
 
     @property
     def report(self) -> Path:
@@ -82,7 +84,9 @@ def studied() -> list[Studied]:
         scale = rows[0].scale
         judged = judge(study, read_result(ROOT / "results" / study.name / scale / "result.json"), scale)
         outcomes = tuple(
-            Outcome(study.name, row.claim, row.paper, _without_counts(row.ours), _seeds(it), scale, row.status)
+            Outcome(
+                study.name, row.claim, row.paper, _without_counts(row.ours), _seeds(it), scale, row.status, row.verdict
+            )
             for row, it in zip(rows, judged, strict=True)
         )
         found.append(Studied(study.name, study.title, study.source, outcomes))
@@ -108,8 +112,10 @@ Most studies ran at scale `small`: real training, shortened to fit two CPU cores
 setting only, so "stays at the baseline" means within the updates run. The report of each study says what was reduced
 and what differs from the paper. `holdfast study run STUDY --scale paper` runs the published setting.
 
-Numbers are means over seeds, with the standard deviation after ±. With one seed, the order of two runs is weak
-evidence. *Not run* means that the claim needs a run that this scale does not include.
+Numbers are means over seeds, with the standard deviation after ±. A claim is *undecided* if the difference is within
+the spread of the seeds or the standard error of the test set, or if it rests on fewer than three seeds and the study
+gives no reason why these decide. Runs with the same seeds are compared seed by seed. *Not run* means that the claim
+needs a run that this scale does not include.
 """
 
 
@@ -134,10 +140,10 @@ def _summary(studies: Sequence[Studied]) -> str:
     rows = []
     for key, (method, _) in PAPERS.items():
         counts = Counter(it.status for study in studies if study.name.startswith(f"{key}/") for it in study.outcomes)
-        rows.append([method, *(str(counts[status]) for status in ("met", "not met", "not run"))])
+        rows.append([method, *(str(counts[status]) for status in STATUSES)])
     total = Counter(it.status for study in studies for it in study.outcomes)
-    rows.append(["all", *(str(total[status]) for status in ("met", "not met", "not run"))])
-    return _table(["paper", "met", "not met", "not run"], rows)
+    rows.append(["all", *(str(total[status]) for status in STATUSES)])
+    return _table(["paper", *STATUSES], rows)
 
 
 def _heading(title: str) -> str:
@@ -153,10 +159,7 @@ def _about(study: Studied) -> str:
 
 
 def _claims(outcomes: Iterable[Outcome]) -> str:
-    marks = {"met": "met", "not met": "**not met**", "not run": "*not run*"}
-    rows = [
-        [it.claim, it.paper, "" if it.status == "not run" else it.ours, it.seeds, marks[it.status]] for it in outcomes
-    ]
+    rows = [[it.claim, it.paper, "" if it.status == "not run" else it.ours, it.seeds, it.verdict] for it in outcomes]
     return _table(["claim", "paper", "ours", "seeds", "verdict"], rows)
 
 
@@ -332,7 +335,8 @@ def _headlines() -> str:
     ]
     total = (
         f"The studies check {counts.total()} claims of five papers, most at reduced scale: {counts['met']} are met, "
-        f"{counts['not met']} are not met and {counts['not run']} were not run. [Results](docs/results.md) lists "
+        f"{counts['not met']} are not met, {counts['undecided']} are undecided (most need seeds) and "
+        f"{counts['not run']} were not run. [Results](docs/results.md) lists "
         "every claim, [speed](docs/speed.md) every benchmark."
     )
     return "\n".join(lines) + "\n\n" + total

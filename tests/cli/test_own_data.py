@@ -81,7 +81,7 @@ def test_what_cannot_be_predicted_is_said_and_nothing_is_written(command, own, t
     folder, data, _ = own
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for words, said in {
-        (trained, "--data", data, "--out", tmp_path / "p.csv"): "this run's task is addition",
+        (trained, "--data", data, "--out", tmp_path / "p.csv"): "was trained on the task addition, not with --data",
         (folder, "--data", data, "--out", tmp_path / "p.txt"): "--out must end in .csv, .parquet or .npz",
         (folder, "--data", tmp_path / "none.csv", "--out", tmp_path / "p.csv"): "none.csv",
         (folder, "--data", tmp_path / "other.csv", "--out", tmp_path / "p.csv"): "other.csv",
@@ -94,3 +94,21 @@ def test_what_cannot_be_predicted_is_said_and_nothing_is_written(command, own, t
         assert "Traceback" not in ran.text
         assert "unexpected" not in ran.text
     assert not list(tmp_path.glob("p.*"))
+
+
+def test_two_targets_are_two_numbers(command, tmp_path):
+    rows = [f"{case},{case + step},{2 * case},{-case}.5" for case in range(20) for step in range(4)]
+    (tmp_path / "mine.csv").write_text("\n".join(["id,x,a,b", *rows]) + "\n")
+    words = ["--data", tmp_path / "mine.csv", "--target", "a", "--target", "b", "--hidden", 4, "--epochs", 1, "-q"]
+    ran = command("train", *words, "--run", tmp_path / "r")
+    assert "Inputs: 'x'." in ran.err
+    assert "Target: 'a', 'b', numbers (regression)" in ran.err
+    assert command("predict", tmp_path / "r", "--data", tmp_path / "mine.csv", "--out", tmp_path / "p.csv").code == 0
+    assert (tmp_path / "p.csv").read_text().startswith("sequence,a,b\n")
+
+
+def test_scores_of_another_file_come_with_its_own_baseline(command, own, waves, tmp_path):
+    folder, _, _ = own
+    data = waves(tmp_path / "more.csv", count=10)
+    data.write_text(data.read_text().replace("fast", "slow"))
+    assert "best constant answer: 1)" in command("evaluate", folder, "--data", data).out

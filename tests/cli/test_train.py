@@ -188,8 +188,8 @@ def test_a_damaged_file_of_a_run_is_one_sentence_that_names_it(command, trained,
 def test_scores_that_cannot_be_had(command, trained):
     for words, said in {
         ("--split", "holdout"): "has the splits",
-        ("--data", "x.csv"): "this run's task is addition",
-        ("--split", "test", "--data", "x.csv"): "Give --split or --data, not both",
+        ("--data", "x.csv"): "was trained on the task addition, not with --data",
+        ("--split", "test", "--data", "x.csv"): "was trained on the task addition, not with --data",
     }.items():
         ran = command("evaluate", trained, *words)
         assert ran.code == 1

@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.errors import SettingError, ShapeError
-from holdfast.optim import compiled_flow, kappa, kappa_first, kappa_second, path_norm_sq
+from helpers.path_graphs import Model, random_model
+from holdfast.engine.kernels import flow
+from holdfast.errors import SettingError
+from holdfast.optim import kappa, kappa_first, kappa_second, path_norm_sq
 from holdfast.optim.flow import doublings, driven_flow, growth_rate, krylov_rows, powers_of, steady_flow
-
-from .graphs import Model, random_model
 
 LARGEST = torch.finfo(torch.float64).max
 
@@ -180,7 +180,7 @@ def test_weights_that_are_not_finite_are_named():
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_flows_by_doubling_and_compiled_equal_flows_step_by_step(count, compiled, monkeypatch):
-    monkeypatch.setattr(compiled_flow, "LARGEST", 256 if compiled else 0)
+    monkeypatch.setattr(flow, "LARGEST", 256 if compiled else 0)
     M, start, rows = torch.rand(4, 4), torch.rand(4), torch.rand(13, 4)
     krylov, driven = [start], [rows[0]]
     for t in range(1, 13):
@@ -193,34 +193,6 @@ def test_flows_by_doubling_and_compiled_equal_flows_step_by_step(count, compiled
     assert not steady_flow(powers, start, 14)[0].any()
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 80, 100])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_compiled_loop_takes_every_size_and_layout(size, dtype):
-    """Sums over many columns, over 16, over those that zeros fill up; transposed matrices; one drive, or one a step."""
-    M, start, drives = (torch.rand(shape, dtype=dtype) for shape in ((size, size), (size,), (9, size)))
-    M = M / size
-    kept = drives.clone()
-    for matrix in (M, M.mT):
-        for drive in (drives, drives[3]):
-            expected = [start]
-            for t in range(1, 9):
-                expected.append(expected[-1] @ matrix + drive.expand(9, -1)[t])
-            torch.testing.assert_close(compiled_flow.compiled_flow(matrix, start, drive, 9), torch.stack(expected))
-    assert torch.equal(drives, kept)
-    assert compiled_flow.compiled_flow(M, start, start, 1).tolist() == [start.tolist()]
-
-
-def test_the_compiled_loop_reads_nothing_that_is_not_there():
-    M, start = torch.rand(5, 5), torch.rand(5)
-    for drive in (torch.rand(1), torch.rand(8, 5), torch.rand(5, dtype=torch.float32)):
-        with pytest.raises(ShapeError, match=r"a drive \(5,\) or \(9, 5\)"):
-            compiled_flow.compiled_flow(M, start, drive, 9)
-    with pytest.raises(ShapeError):
-        compiled_flow.compiled_flow(M, start[:1], start, 9)
-    with pytest.raises(ShapeError):
-        compiled_flow.compiled_flow(M[:, :3], start, start, 9)
-
-
 def test_kappa_is_the_same_with_and_without_the_compiled_loop(monkeypatch):
     """Every κ, one layer and three, read at the last step and at all: to rounding."""
     for layers, last_only in ((1, True), (1, False), (3, False)):
@@ -229,7 +201,7 @@ def test_kappa_is_the_same_with_and_without_the_compiled_loop(monkeypatch):
             for cell in model.rnn.cells:
                 cell.weight_hh.mul_(0.2)
         with monkeypatch.context() as patch:
-            patch.setattr(compiled_flow, "LARGEST", 0)
+            patch.setattr(flow, "LARGEST", 0)
             plain = kappa(model, 150)
         for parameter, value in kappa(model, 150).items():
             torch.testing.assert_close(value, plain[parameter], rtol=1e-12, atol=0)

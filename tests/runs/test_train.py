@@ -9,10 +9,11 @@ import torch
 
 from holdfast.errors import CheckpointError, ConfigError, DivergedError, Interrupted
 from holdfast.runs.environment import environment
+from holdfast.runs.load import load_run, read_settings
 from holdfast.runs.measured import measure
 from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import overridden, run_settings, to_table
-from holdfast.runs.train import load_run, read_settings, resume_run, train_run
+from holdfast.runs.train import resume_run, train_run
 from holdfast.train.checkpoint import load
 from holdfast.train.loop import evaluate, read_outcome
 
@@ -66,9 +67,10 @@ def test_weights_at_the_start_are_a_function_of_the_seed(settings):
 def test_a_loaded_run_scores_what_its_log_says(settings, tmp_path):
     outcome = train_run(settings, tmp_path, progress=False)
     for which, wanted in (("best", outcome.best), ("last", outcome.last["validation"]["mse"])):
-        loaded, model, task = load_run(tmp_path, which)
-        assert loaded == settings
-        assert evaluate(model, task, "validation", settings.training.batch)["mse"] == pytest.approx(wanted, rel=1e-12)
+        run = load_run(tmp_path, which)
+        assert run.settings == settings
+        scores = evaluate(run.model, run.task, "validation", settings.training.batch)
+        assert scores["mse"] == pytest.approx(wanted, rel=1e-12)
 
 
 def test_a_run_that_diverged_says_so_again(tmp_path):

@@ -10,9 +10,9 @@ import torch
 
 import holdfast
 from holdfast.errors import ConfigError, SettingError
+from holdfast.runs import load_run, train_run
 from holdfast.runs.measured import measure
 from holdfast.runs.settings import overridden, run_settings
-from holdfast.runs.train import load_run, train_run
 from holdfast.stability import Truncated, contraction_rate
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
@@ -120,7 +120,7 @@ def test_a_projected_run_ends_in_the_set_and_a_free_one_does_not(context, tmp_pa
     for name, options in (("free", {}), ("projected", {"project": {"rate": 0.5}})):
         table = overridden(TABLE, {"train.options": options, "cell.context": context})
         train_run(run_settings(table), tmp_path / name, progress=False)
-        rnn = load_run(tmp_path / name, "last")[1].rnn
+        rnn = load_run(tmp_path / name, "last").model.rnn
         assert isinstance(rnn, Truncated) == (context is not None)
         rates.append(contraction_rate(rnn.layer if context else rnn))
     assert rates[1] <= 0.5 < rates[0]

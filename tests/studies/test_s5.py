@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from holdfast.errors import ConfigError, DataError
+from holdfast.runs import load_run
 from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import run_settings
-from holdfast.runs.train import load_run
 from holdfast.spline import initial_state_slope, partition_code
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
@@ -143,8 +143,8 @@ def test_table_3_runs_at_smoke_and_draws_its_figures(tmp_path):
         assert (folder / f"rnn-picture-{name}.png").stat().st_size > 3_000
         assert f"rnn-picture-{name}.png" in (folder / "report.md").read_text()
     (made,) = (tmp_path / "runs/s5/table3/smoke/rnn").iterdir()
-    _, model, task = load_run(made)
-    codes = partition_code(model.eval(), next(task.evaluation("test", 60)).inputs)
+    run = load_run(made)
+    codes = partition_code(run.model, next(run.task.evaluation("test", 60)).inputs)
     assert entry.measured.curve["regions"][-1] == len({bytes(row) for row in codes.flat()})
 
 

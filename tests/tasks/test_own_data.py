@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import DataError, HoldfastError, MissingExtraError, SettingError
 from holdfast.tasks import OwnData, Preparation, limits, options
-from holdfast.tasks.columns import read_data
+from holdfast.tasks.formats import read_data
 from holdfast.tasks.tables import read_table
 
 RANDOM = np.random.default_rng(0)
@@ -340,7 +340,7 @@ def test_what_a_new_file_lacks_is_named(write):
         preparation.apply(write(without(columns, "b"), name="new"))
     with pytest.raises(DataError, match="unknown class 'sideways'; known: down, up"):
         preparation.sequences(write({**columns, "label": ["sideways"] * 100}, name="new"))
-    with pytest.raises(DataError, match=r"expected the kind of file that was used before: \.csv"):
+    with pytest.raises(DataError, match="holds arrays, but the training data were columns; give the same kind of file"):
         preparation.apply(write({"x": np.zeros((3, 4, 2))}, ".npz"))
     arrays = OwnData(write({"x": RANDOM.random((20, 5, 2))}, ".npz")).load().preparation
     with pytest.raises(DataError, match="expected 2 features a step, got 3"):
@@ -601,10 +601,10 @@ def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
 
 def test_paths_that_are_no_data_files_are_refused(tmp_path):
     (tmp_path / "folder.csv").mkdir()
-    (tmp_path / "old.xlsx").write_bytes(b"x")
+    (tmp_path / "old.xls").write_bytes(b"x")
     for name, message in (
-        ("folder.csv", "a folder"),
-        ("old.xlsx", r"\.npz, \.csv or \.parquet"),
+        ("folder.csv", "holds no sequences: expected files"),
+        ("old.xls", r"\.npz, \.npy, \.csv, .* or \.xlsx, or as a folder"),
         ("no.csv", "not there"),
     ):
         with pytest.raises(DataError, match=message):
@@ -717,3 +717,99 @@ def test_odd_tables_give_a_clear_error_or_load(tmp_path, header, rows, asked):
     path = tmp_path / "odd.csv"
     path.write_text("\n".join(",".join(row) for row in (header, *rows)), encoding="utf-8")
     loads_or_explains(path, **asked)
+
+
+# Columns that are no inputs
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "index", "Row", "sample_id"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_row_numbers_are_no_input_and_are_named(write, name, first):
+    """What ``df.to_csv()`` saves along tells the order of the rows, and in the rows layout would be step 0."""
+    columns = without(long_columns(), "amount", "time")
+    task = OwnData(write({name: np.arange(first, first + 100), **columns}), target="label", sequence="id").load()
+    assert task.preparation.columns.features == ("a", "b")
+    assert f"not used: {name!r} (" in task.choices[2]
+    rng = np.random.default_rng(0)
+    rows = {
+        name: np.arange(first, first + 20),
+        "label": ["x", "y"] * 10,
+        **{f"t{i}": rng.normal(size=20) for i in (0, 1)},
+    }
+    assert OwnData(write(rows), target="label").load().preparation.columns.features == ("t0", "t1")
+    asked = OwnData(write(rows), target="label", features=(name, "t0")).load()
+    assert asked.preparation.columns.features == (name, "t0")
+
+
+def test_numbers_that_do_not_count_rows_stay_inputs(write):
+    columns = {**without(long_columns(), "amount", "time"), "index": np.tile(np.arange(5), 20), "no": np.arange(7, 107)}
+    assert OwnData(write(columns), target="label").load().preparation.columns.features == ("a", "b", "index", "no")
+
+
+@pytest.mark.parametrize("name", ["year", "Year", "date"])
+def test_a_year_is_the_order_and_neither_an_input_nor_a_forecast(write, name):
+    """Written backwards, so that a column that were not the order would be seen."""
+    years = np.arange(1999, 1899, -1)
+    task = OwnData(write({name: years, "level": (years - 1900) ** 2.0}), standardise=False).load()
+    assert (task.preparation.columns.features, task.preparation.columns.time) == (("level",), name)
+    assert task.data["train"].inputs[0, :3, 0].tolist() == [0, 1, 4]
+
+
+def test_parts_of_a_date_are_no_forecast(write):
+    months = {
+        "year": np.repeat(np.arange(1990, 2000), 12),
+        "month": np.tile(np.arange(1, 13), 10),
+        "x": RANDOM.random(120),
+    }
+    task = OwnData(write(months)).load()
+    assert (task.preparation.columns.features, task.preparation.columns.time) == (("x",), None)
+    assert "not used: 'year' (time), 'month' (time)" in task.choices[2]
+    both = {"time": np.arange(120), "date": np.arange(20200101, 20200221), "x": RANDOM.random(120)}
+    assert OwnData(write(both)).load().preparation.columns.features == ("x",)
+
+
+# The order of the axes
+
+
+def _signals(cases=40, channels=3, steps=60, seed=0):
+    rng = np.random.default_rng(seed)
+    phase, pace = rng.uniform(0, 6, (cases, channels, 1)), rng.uniform(0.1, 0.5, (cases, 1, 1))
+    return np.sin(pace * np.arange(steps) + phase) + rng.normal(0, 0.1, (cases, channels, steps))
+
+
+@pytest.mark.parametrize(("channels", "steps"), [(3, 60), (12, 26), (1, 50), (6, 100)])
+def test_channels_before_time_are_found_by_shape_and_smoothness(write, channels, steps):
+    x, y = _signals(channels=channels, steps=steps), np.arange(40) % 2
+    first = OwnData(write({"x": x, "y": y}, ".npz"), validation=0, test=0).load()
+    assert first.spec.input_size == channels
+    assert "read as (sequences, features, time); order='time-first' if it is not" in first.choices[2]
+    turned = OwnData(write({"x": x.swapaxes(1, 2), "y": y}, ".npz", "turned"), validation=0, test=0).load()
+    torch.testing.assert_close(first.data["train"].inputs, turned.data["train"].inputs)
+    new = first.preparation.apply(write({"x": x[:5]}, ".npz", "new")).inputs
+    torch.testing.assert_close(new, first.data["train"].inputs[:5])
+    torch.testing.assert_close(Preparation.from_json(first.preparation.to_json()).apply(x[:5]).inputs, new)
+
+
+def test_lengths_tell_the_time_axis(write):
+    x, lengths = np.random.default_rng(0).normal(size=(30, 5, 9)), np.arange(30) % 9 + 1
+    assert OwnData(write({"x": x, "lengths": lengths, "y": lengths % 2}, ".npz")).load().spec.input_size == 5
+    lengths = np.minimum(lengths, 5)
+    assert OwnData(write({"x": x, "lengths": lengths, "y": lengths % 2}, ".npz")).load().spec.input_size == 9
+
+
+@pytest.mark.parametrize("shape", [(30, 5, 9), (30, 4, 64)])
+def test_an_order_that_is_open_is_asked_for(write, shape):
+    path = write({"x": np.random.default_rng(0).normal(size=shape), "y": np.arange(30) % 2}, ".npz")
+    said = rf"may be \(sequences, time, channels\) or .*order='time-first' for {shape[1]} steps of {shape[2]} channels"
+    with pytest.raises(DataError, match=said):
+        OwnData(path).load()
+    for order, features in (("time-first", shape[2]), ("channels-first", shape[1])):
+        assert OwnData(path, order=order).load().spec.input_size == features
+    with pytest.raises(SettingError, match="orders auto, time-first, channels-first; got 'C'"):
+        OwnData(path, order="C").load()
+
+
+def test_a_square_or_a_long_array_in_the_wrong_order_is_asked_for(write):
+    """As many channels as steps, and time is clearly the last axis: not taken for the first."""
+    with pytest.raises(DataError, match="Say which"):
+        OwnData(write({"x": _signals(channels=30, steps=26), "y": np.arange(40) % 2}, ".npz")).load()

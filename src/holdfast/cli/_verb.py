@@ -40,6 +40,7 @@ _EXTRAS = {
     "optuna": "sweep",
     "sqlalchemy": "sweep",
     "pyarrow": "data",
+    "openpyxl": "data",
 }
 
 

@@ -29,7 +29,11 @@ def evaluate(
         typer.Option(help=f"One of: {', '.join(SPLITS)}.", show_default="test", autocompletion=among(SPLITS)),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Score a file in the same format as the training file instead of a split.")
+        Path | None,
+        typer.Option(
+            help="Score a file in the same format as the training file; with --split, that split of the training file, "
+            "moved to this place."
+        ),
     ] = None,
     which: Which = "best",
     as_json: Json = False,

@@ -4,6 +4,7 @@ from holdfast.layers.convert import from_torch, to_torch
 from holdfast.layers.initial_state import RandomStart
 from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN
 from holdfast.layers.recurrent import Recurrent
+from holdfast.layers.reservoir import Reservoir
 
 __all__ = [
     "GRU",
@@ -16,6 +17,7 @@ __all__ = [
     "LinearRNN",
     "RandomStart",
     "Recurrent",
+    "Reservoir",
     "from_torch",
     "to_torch",
 ]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from holdfast.optim.compiled_flow import compiled_flow, fits
+from holdfast.engine.kernels.flow import compiled_flow, fits
 
 __all__ = ["doublings", "driven_flow", "growth_rate", "krylov_rows", "powers_of", "squarings", "steady_flow"]
 

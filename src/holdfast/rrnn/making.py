@@ -109,7 +109,7 @@ class Made:
         self.wide_bias: Tensor | None = None  # b_r for every sample, where vectors are made by the compiled loop
         self.compiled_values = None
         try:
-            from holdfast.rrnn.compiled_values import compiled_values, takes
+            from holdfast.engine.kernels.values import compiled_values, takes
         except ImportError:  # the compiler is not installed
             return
         bias = matrices.bias[:, None].expand(-1, batch, -1)

@@ -2,7 +2,7 @@
 
     α(v) = w · relu(W v + c) + d        (1)
 
-A search needs (1) of thousands of candidates: compiled_scores.py has it as one loop.
+A search needs (1) of thousands of candidates: holdfast.engine.kernels.scores has it as one loop.
 
 Source: S1, §5 (two layers) and Appendix E.2 (256 hidden units for RRNN). Symbols: docs/notation.md.
 """

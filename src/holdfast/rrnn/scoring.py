@@ -1,7 +1,7 @@
 """Scoring candidates: α of every vector that was made, once.
 
 A candidate's score does not change after it is made. For ``TwoLayerScorer`` on the CPU there is a compiled loop
-(compiled_scores.py), which scores a base and its flip in one pass.
+(holdfast.engine.kernels.scores), which scores a base and its flip in one pass.
 
 Source: S1, Algorithm 1. Symbols: docs/notation.md.
 """
@@ -29,7 +29,7 @@ class Scoring:
     def __init__(self, scorer: nn.Module, layout: Layout, like: Tensor):
         self.scorer, self.layout, self.compiled = scorer, layout, None
         try:
-            from holdfast.rrnn.compiled_scores import CompiledScores
+            from holdfast.engine.kernels.scores import CompiledScores
         except ImportError:  # the compiler is not installed
             return
         if isinstance(scorer, TwoLayerScorer) and CompiledScores.takes(scorer.weight, like):

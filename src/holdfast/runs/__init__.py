@@ -1,14 +1,16 @@
 """One run: from a request to settings, model, training, scores and comparisons. See docs/usage/command-line.md."""
 
 from holdfast.runs.apply import evaluate_run, predict_run
+from holdfast.runs.load import Run, load_run
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.request import Request, choose
 from holdfast.runs.settings import RunSettings, overridden, run_settings, to_table
-from holdfast.runs.train import load_run, resume_run, train_run
+from holdfast.runs.train import resume_run, train_run
 
 __all__ = [
     "Measured",
     "Request",
+    "Run",
     "RunSettings",
     "choose",
     "evaluate_run",

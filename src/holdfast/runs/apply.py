@@ -1,7 +1,6 @@
 """A trained run, applied: scored on a split or on a new file, or used for predictions.
 
-prediction = argmax_k z_k,  p_k = softmax(z)_k            (1) classes
-prediction = z · std + mean                               (2) numbers, in the units of the training file
+One row per sequence: its class and the probability of each class, or numbers: see ``load``.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ import dataclasses
 import io
 import math
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.errors import ConfigError, MissingExtraError, SettingError
+from holdfast.errors import MissingExtraError, SettingError
 from holdfast.files import write_atomically
-from holdfast.runs.train import load_run
-from holdfast.tasks import Arrays, Batch, Sequences, Task
-from holdfast.train.loop import evaluate, predict
+from holdfast.runs.load import load_run
+from holdfast.tasks import Arrays, OwnTask
+from holdfast.train.loop import evaluate
 
-__all__ = ["Predicted", "Scored", "evaluate_run", "predict_run"]
-
-_BATCH = 256
+__all__ = ["WRITERS", "Predicted", "Scored", "evaluate_run", "predict_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +69,8 @@ def evaluate_run(
     Args:
         folder: of a run.
         split: of its own task; "test" if None, or the last there is.
-        data: or a file in the same format as the training file.
+        data: or a file in the same format as the training file, scored as a whole. With a split: the training file,
+            moved to this place.
         which: the weights of its best evaluation, or its last ones.
 
     Example:
@@ -81,19 +78,28 @@ def evaluate_run(
         Traceback (most recent call last):
         holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
     """
-    if data is not None and split is not None:
-        raise SettingError(f"Give --split or --data, not both; got {split} and {data}.")
-    settings, model, task = load_run(folder, which)
-    if data is not None:
-        preparation = _preparation(task, settings.task_name, "evaluate --data")
-        task = Arrays(task.spec, {"data": preparation.sequences(data)})
-    on = "data" if data is not None else split or ("test" if "test" in task.spec.splits else task.spec.splits[-1])
+    run = load_run(folder, which)
+    settings, model = run.settings, run.model
+    preparation = run.preparation if data is not None else None  # or an error: only a run on own data has one
+    if preparation is not None and split is None:
+        sequences = preparation.sequences(data)
+        task = Arrays(preparation.spec(preparation.baseline(sequences)), {"data": sequences})
+    else:
+        task = run.task if data is None else run.task_in(data)
+    on = (
+        "data"
+        if data is not None and split is None
+        else split or ("test" if "test" in task.spec.splits else task.spec.splits[-1])
+    )
     carry = settings.training.carry_state
     scores = evaluate(model, task, on, settings.training.batch, carry_state=carry)  # as in training: rows of a text
     protocol = getattr(task, "protocol", "") or getattr(settings.task, "protocol", "")
     protocol += ", state carried over" if carry and protocol else ""
     metric, baseline = task.spec.metric, task.spec.baseline
-    return Scored(str(folder), which, str(data or on), scores, metric, baseline, protocol)
+    if split is not None and split != "test" and isinstance(task, OwnTask):
+        baseline = task.preparation.baseline(task.data[split])
+    where = str(data) if on == "data" else f"{on} of {data}" if data is not None else on
+    return Scored(str(folder), which, where, scores, metric, baseline, protocol)
 
 
 def predict_run(
@@ -113,57 +119,26 @@ def predict_run(
         holdfast.errors.SettingError: --out must end in .csv, .parquet or .npz; got out.txt.
     """
     out = Path(out)
-    if out.suffix not in _WRITERS:
+    if out.suffix not in WRITERS:
         raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
-    settings, model, task = load_run(folder, which)
-    preparation = _preparation(task, settings.task_name, "predict")
-    prepared = preparation.apply(data)
-    answers = []
-    for batch, rows in zip(
-        _batches(prepared.inputs, prepared.lengths),
-        predict(model, _batches(prepared.inputs, prepared.lengths)),
-        strict=True,
-    ):
-        answers.append(_last_steps(rows, batch.lengths) if task.spec.every_step else rows)
-    columns = {"sequence": list(prepared.ids), **_columns(preparation, torch.cat(answers))}
-    write_atomically(out, _WRITERS[out.suffix](columns))
+    run = load_run(folder, which)
+    prepared, answers = run.outputs(data)
+    columns = {"sequence": list(prepared.ids), **_columns(run.preparation, answers)}
+    write_atomically(out, WRITERS[out.suffix](columns))
     return Predicted(len(prepared), tuple(columns), str(out))
 
 
-def _preparation(task: Task, name: str, verb: str) -> Any:
-    preparation = getattr(task, "preparation", None)
-    if preparation is None:
-        raise ConfigError(f"{verb} needs a run that was trained with --data, but this run's task is {name}.")
-    return preparation
-
-
-def _batches(inputs: Tensor, lengths: Tensor | None) -> Iterator[Batch]:
-    sequences = Sequences(inputs, torch.zeros(len(inputs)), lengths)
-    for which in torch.arange(len(inputs)).split(_BATCH):
-        yield sequences.batch(which, every_step=False)
-
-
-def _last_steps(answers: Tensor, lengths: Tensor | None) -> Tensor:
-    """(time, batch, outputs) to (batch, outputs): each sequence's last."""
-    if lengths is None:
-        return answers[-1]
-    return answers[lengths - 1, torch.arange(answers.shape[1])]
-
-
 def _columns(preparation: Any, answers: Tensor) -> dict[str, Any]:
-    """(1) or (2), by the name of a column."""
+    """Predictions, by the name of a column."""
     if preparation.kind != "classification":
         numbers, prefix = preparation.answers(answers), "next " if preparation.kind == "next-step" else ""
         names = preparation.columns.features if preparation.kind == "next-step" else preparation.columns.target
         if len(names) != numbers.shape[1]:  # an array with several columns has one name
             names = tuple(f"{names[0] if len(names) == 1 else 'value'} {index}" for index in range(numbers.shape[1]))
         return {f"{prefix}{name}": numbers[:, index] for index, name in enumerate(names)}
-    values = answers.double()
-    if values.shape[1] == 1:  # one logit for two classes
-        values = torch.cat([torch.zeros_like(values), values], dim=1)
-    shares = torch.softmax(values, dim=1).numpy()
+    shares = torch.softmax(answers.double(), dim=1).numpy()
     named = {f"p({name})": shares[:, index] for index, name in enumerate(preparation.classes)}
-    return {"prediction": preparation.answers(values), **named}
+    return {"prediction": preparation.answers(answers), **named}
 
 
 def _csv(columns: dict[str, Any]) -> bytes:
@@ -198,4 +173,4 @@ def _npz(columns: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-_WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}

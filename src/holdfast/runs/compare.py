@@ -10,9 +10,9 @@ from pathlib import Path
 from holdfast.errors import ConfigError, Interrupted
 from holdfast.runs.curves import Line, draw_lines
 from holdfast.runs.environment import environment
+from holdfast.runs.load import load_run
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.settings import RunSettings
-from holdfast.runs.train import load_run
 from holdfast.tasks import Task
 from holdfast.train.loop import evaluate
 from holdfast.train.metrics import HIGHER_IS_BETTER
@@ -104,7 +104,7 @@ def compare(
         split = "test" if "test" in task.spec.splits else training.monitored
         score = None
         if found.best:  # else it diverged before the first evaluation
-            model = load_run(place, "best", task)[1]
+            model = load_run(place, "best", task).model
             scores = evaluate(model, task, split, settings[0].training.batch, carry_state=training.carry_state)
             score = scores[task.spec.metric]
         rows.append(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from torch import Tensor
+
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.runs.settings import RunSettings
-from holdfast.tasks import Task
+from holdfast.tasks import Spec, Task
 from holdfast.train.checkpoint import seed_all
 from holdfast.train.model import SequenceModel, build
 
-__all__ = ["count", "prepare"]
+__all__ = ["built", "count", "prepare"]
 
 
 def prepare(settings: RunSettings, task: Task | None = None) -> tuple[SequenceModel, Task]:
@@ -28,10 +30,15 @@ def prepare(settings: RunSettings, task: Task | None = None) -> tuple[SequenceMo
     """
     if task is None:
         task = cast(Task, settings.task.load())
+    return built(settings, task.spec, task.vectors), task
+
+
+def built(settings: RunSettings, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
+    """The model at its start, for a task of this ``spec``; ``vectors`` start its embedding."""
     seed_all(settings.training.seed)
     network = settings.network
     try:
-        return build(network, task.spec, task.vectors), task
+        return build(network, spec, vectors)
     except HoldfastError as error:
         raise ConfigError(f"cell: {error}") from None
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:

@@ -29,7 +29,7 @@ class Request:
 
     Args:
         task: a name from ``holdfast.tasks.TASKS``; None with ``data`` or a settings file that names one.
-        data, target: your own file, and the column to predict.
+        data, target: your own file, and the column to predict; several columns are several numbers.
         cells: layers to train, one run each; if empty, the settings file's, or "sgornn".
         options: by dotted key, ``{"train.lr": 1e-2}``.
         set: ``KEY=VALUE`` texts, see ``parse_setting``.
@@ -42,7 +42,7 @@ class Request:
 
     task: str | None = None
     data: Path | None = None
-    target: str | None = None
+    target: str | tuple[str, ...] = ()
     cells: tuple[str, ...] = ()
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     set: tuple[str, ...] = ()
@@ -126,13 +126,14 @@ def parse_setting(text: str) -> tuple[str | None, str, Any]:
 def _asked(request: Request) -> dict[str, Any]:
     """The settings file and the task, as tables."""
     table = read_file(request.config) if request.config is not None else {}
+    targets = (request.target,) if isinstance(request.target, str) else request.target
     if request.data is not None:
         if request.task not in (None, OWN):
             raise ConfigError(f"Give a task or --data, not both; got {request.task!r} and --data {request.data}.")
-        target = {} if request.target is None else {"task.target": request.target}
+        target: dict[str, Any] = {"task.target": targets[0] if len(targets) == 1 else [*targets]} if targets else {}
         return overridden(table, {"task": {"name": OWN, "path": str(request.data.resolve())}, **target})
-    if request.target is not None:
-        raise ConfigError(f"--target {request.target} names a column of a file; add --data FILE.")
+    if targets:
+        raise ConfigError(f"--target {targets[0]} names a column of a file; add --data FILE.")
     if request.task is not None:
         if request.task not in TASKS:
             raise ConfigError(

@@ -1,7 +1,8 @@
-"""One training run in a folder of its own: started, resumed, or loaded.
+"""One training run in a folder of its own: started or resumed.
 
     settings.json      the settings, every default written out; a folder with this file is a run folder
     environment.json   versions and hardware
+    preparation.json   of your own data: columns, classes, scale, and the digest of the file (see ``load``)
     model.json         the layers in words, and how many weights the model and its recurrent layer have
     log.jsonl, times.jsonl, last.safetensors, best.safetensors, outcome.json, SHA256SUMS      by ``holdfast.train.fit``
 
@@ -13,21 +14,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import write_atomically
 from holdfast.runs.environment import environment
+from holdfast.runs.load import read_settings, store
 from holdfast.runs.prepare import count, prepare
-from holdfast.runs.schema import read_file, table_of
-from holdfast.runs.settings import RunSettings, run_settings, to_table
+from holdfast.runs.schema import table_of
+from holdfast.runs.settings import RunSettings, to_table
 from holdfast.tasks import Task
-from holdfast.train import sums
-from holdfast.train.checkpoint import check_data, load_model_
 from holdfast.train.loop import Outcome, ended, fit
 from holdfast.train.model import SequenceModel
 
-__all__ = ["Look", "load_run", "read_settings", "resume_run", "train_run"]
+__all__ = ["Look", "resume_run", "train_run"]
 
 Look = Callable[[SequenceModel, int], None]
 """What inspects a model during training: it gets the model in evaluation mode and the number of updates made."""
@@ -74,6 +74,7 @@ def train_run(
     if (outcome := ended(folder)) is not None:
         return outcome
     model, task = prepare(settings, task)
+    store(folder, task)
     _write(
         folder / "model.json", {"model": str(model), "parameters": count(model), "cell_parameters": count(model.rnn)}
     )
@@ -95,45 +96,6 @@ def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -
         holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
     """
     return train_run(read_settings(folder), folder, progress=progress, devices=devices)
-
-
-def load_run(
-    folder: str | Path, which: Literal["best", "last"] = "best", task: Task | None = None
-) -> tuple[RunSettings, SequenceModel, Task]:
-    """The settings, the trained model and the task of the run in ``folder``.
-
-    Args:
-        folder: of a run.
-        which: the weights of the best evaluation so far, or the last ones saved.
-        task: that of the run, if it has been loaded before.
-
-    Example:
-        >>> load_run("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
-    """
-    settings, path = read_settings(folder), Path(folder) / f"{which}.safetensors"
-    if not path.is_file():
-        raise CheckpointError(f"{folder} has no {path.name} yet; train first: holdfast resume {folder}")
-    model, task = prepare(settings, task)
-    check_data(path, load_model_(model, path), task)
-    return settings, model, task
-
-
-def read_settings(folder: str | Path) -> RunSettings:
-    """The settings of the run in ``folder``.
-
-    Example:
-        >>> read_settings("no-such-run")
-        Traceback (most recent call last):
-        holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
-    """
-    path = Path(folder) / "settings.json"
-    if not path.is_file():
-        raise ConfigError(f"{folder} is not a run folder: it has no settings.json.")
-    table = read_file(path, "This run cannot be resumed.")
-    sums.check(path.parent, sums.SETTINGS)
-    return run_settings(table, str(path))
 
 
 def _claim(folder: Path, table: dict[str, Any]) -> None:

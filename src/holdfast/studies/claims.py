@@ -1,8 +1,11 @@
-"""Whether a claim is confirmed: met, not met, or not run.
+"""Whether a claim is confirmed: met, not met, undecided, or not run.
 
-    m = mean over seeds,  s = √(Σ (x - m)² / (n - 1))       (1)
+    m = mean over seeds,  s = √(Σ (x - m)² / (n - 1))          (1)
+    e = √(p (1 - p) / N), the error of an accuracy on N answers   (2)
 
-A bound is compared with m. A claim is not met if a seed has no number because its run diverged.
+A bound is compared with m, and so is another run: seed by seed where both ran the same seeds. A claim is not met if a
+seed has no number because its run diverged. It is undecided if m is closer to the bound than s or e, or if it has fewer
+than three seeds and does not say why these decide.
 """
 
 from __future__ import annotations
@@ -16,10 +19,17 @@ from typing import Literal
 from holdfast.studies.result import StudyResult
 from holdfast.studies.study import Claim, Study
 
-__all__ = ["Judged", "Summary", "judge", "shown", "summary"]
+__all__ = ["STATUSES", "Judged", "Summary", "judge", "shown", "summary"]
 
 _ROUNDING = 1e-12
 """A mean that differs from a bound only by rounding meets it."""
+_SEEDS = 3
+"""Fewer seeds say nothing about their spread."""
+_COUNTS = ("parameters", "cell_parameters")
+"""The same for every seed."""
+
+Status = Literal["met", "not met", "undecided", "not run"]
+STATUSES: tuple[Status, ...] = ("met", "not met", "undecided", "not run")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +37,7 @@ class Summary:
     """(1) of one number over seeds.
 
     Args:
-        mean, spread: None where there is no number, or only one.
+        mean, spread: None without a number; ``spread`` also with only one.
         count: seeds with a number.
         missing: seeds whose run has no such number.
     """
@@ -53,16 +63,34 @@ class Judged:
     Args:
         claim: of the study.
         status: the verdict.
+        why: it is undecided, in a few words.
         ours: the claim's number over seeds.
         theirs: that of the run it is compared with, if any.
         scale: of the result.
+
+    Example:
+        >>> claim = Claim("it learns", run="a", metric="test.accuracy", at_least=0.9)
+        >>> Judged(claim, "met", Summary(0.95, 0.01, 3), None, "small").text
+        '95.00% ± 1.00% (n = 3)'
     """
 
     claim: Claim
-    status: Literal["met", "not met", "not run"]
+    status: Status
     ours: Summary
     theirs: Summary | None
     scale: str
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The status as Markdown, with the reason if it is undecided."""
+        marks = {
+            "met": "met",
+            "not met": "**not met**",
+            "undecided": f"*undecided*: {self.why}",
+            "not run": "*not run*",
+        }
+        return marks[self.status]
 
     @property
     def text(self) -> str:
@@ -125,19 +153,60 @@ def _judged(claim: Claim, result: StudyResult, scale: str) -> Judged:
     ran = bool(result.of(claim.run)) and (claim.than is None or bool(result.of(claim.than)))
     if not (asked and ran):
         return Judged(claim, "not run", ours, theirs, scale)
-    return Judged(claim, "met" if _holds(claim, ours, theirs) else "not met", ours, theirs, scale)
-
-
-def _holds(claim: Claim, ours: Summary, theirs: Summary | None) -> bool:
     if ours.mean is None or ours.missing:
-        return False
+        return Judged(claim, "not met", ours, theirs, scale)
+    margin = _margin(claim, ours.mean, theirs)
+    why = _doubt(claim, margin, ours, theirs, result)
+    return Judged(claim, "undecided" if why else "met" if margin >= 0 else "not met", ours, theirs, scale, why)
+
+
+def _margin(claim: Claim, mean: float, theirs: Summary | None) -> float:
+    """How far the mean is on the right side of the claim's bound; below 0 on the wrong one, 0 within rounding of it."""
+    if claim.equals is not None:
+        return 0.0 if math.isclose(mean, claim.equals, rel_tol=_ROUNDING) else -abs(mean - claim.equals)
     if theirs is not None:
         if theirs.mean is None:  # every seed of the other diverged: any number is better than none
-            return True
-        gain = theirs.mean - ours.mean if claim.lower_is_better else ours.mean - theirs.mean
-        return gain >= claim.better_by - _ROUNDING
-    if claim.equals is not None:
-        return math.isclose(ours.mean, claim.equals, rel_tol=_ROUNDING)
-    low = -math.inf if claim.at_least is None else claim.at_least
-    high = math.inf if claim.at_most is None else claim.at_most
-    return low - _ROUNDING <= ours.mean <= high + _ROUNDING
+            return math.inf
+        gain = theirs.mean - mean if claim.lower_is_better else mean - theirs.mean
+        margins = [gain - claim.better_by]
+    else:
+        margins = [mean - claim.at_least] if claim.at_least is not None else []
+        margins += [claim.at_most - mean] if claim.at_most is not None else []
+    return 0.0 if abs(min(margins)) <= _ROUNDING else min(margins)
+
+
+def _paired(claim: Claim, result: StudyResult) -> Summary | None:
+    """(1) of the differences between two runs that ran the same seeds."""
+    if claim.than is None:
+        return None
+    ours, theirs = (
+        {entry.seed: entry.value(claim.metric, claim.pick) for entry in result.of(run)}
+        for run in (claim.run, claim.than)
+    )
+    if ours.keys() != theirs.keys():
+        return None
+    pairs = [(ours[seed], theirs[seed]) for seed in ours]
+    return summary([None if a is None or b is None else a - b for a, b in pairs])
+
+
+def _doubt(claim: Claim, margin: float, ours: Summary, theirs: Summary | None, result: StudyResult) -> str:
+    """Why the number does not decide the claim; empty if it does."""
+    if claim.equals is not None or claim.metric in _COUNTS or math.isinf(margin):
+        return ""
+    paired = _paired(claim, result)
+    seeds = min(it.count for it in (ours, theirs) if it is not None)
+    if seeds < _SEEDS and not claim.few:
+        return "one seed" if seeds == 1 else "two seeds"
+    apart = [it.spread for it in ((paired,) if paired is not None else (ours, theirs)) if it is not None]
+    if abs(margin) < math.hypot(*(it or 0.0 for it in apart)):
+        return "within the spread of the paired seeds" if paired is not None else "within the spread of the seeds"
+    if claim.of and abs(margin) < _standard_error(claim, result):
+        return f"within the standard error of {claim.of:,} answers"
+    return ""
+
+
+def _standard_error(claim: Claim, result: StudyResult) -> float:
+    """(2) of every accuracy in the comparison, as if they were independent."""
+    runs, parts = (claim.run, claim.than), claim.metric.split(" - ")
+    means = [summary(result.values(run, part, claim.pick)).mean for run in runs if run for part in parts]
+    return math.sqrt(sum(p * (1 - p) for p in means if p is not None) / claim.of)

@@ -1,4 +1,4 @@
-"""A result beside the paper's, as Markdown. Claims that are not met stay in the table."""
+"""A result beside the paper's, as Markdown. Claims that are not met or undecided stay in the table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import CheckpointError
 from holdfast.files import write_atomically
-from holdfast.studies.claims import Judged, judge, shown, summary
+from holdfast.studies.claims import STATUSES, Judged, judge, shown, summary
 from holdfast.studies.figures import draw_all
 from holdfast.studies.result import SeedResult, StudyResult, read_result, result_folder
 from holdfast.studies.study import Run, Study, settings_digest
@@ -49,7 +49,13 @@ def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()
 
 
 def write_report(study: Study, result: StudyResult, folder: str | Path) -> Path:
-    """Write ``report.md`` and its figures into ``folder``."""
+    """Write ``report.md`` and its figures into ``folder``.
+
+    Example:
+        >>> import tempfile
+        >>> write_report(Study("Tiny"), StudyResult("tiny", "small"), tempfile.mkdtemp()).name
+        'report.md'
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +73,8 @@ class Row:
 
     Args:
         study, claim, paper, ours, scale: what its columns say.
-        status: "met", "not met" or "not run".
+        status: "met", "not met", "undecided" or "not run".
+        verdict: the same as Markdown, with the reason if it is undecided.
     """
 
     study: str
@@ -76,6 +83,7 @@ class Row:
     ours: str
     scale: str
     status: str
+    verdict: str
 
 
 def overview(studies: Iterable[Study], results: str | Path | None = None) -> list[Row]:
@@ -96,7 +104,9 @@ def overview(studies: Iterable[Study], results: str | Path | None = None) -> lis
         scale, result = there[-1] if there else ("", None)
         for judged in judge(study, result, scale):
             paper = shown(judged.claim.paper, judged.claim.metric)
-            rows.append(Row(study.name, judged.claim.text, paper, judged.text, scale or "-", judged.status))
+            rows.append(
+                Row(study.name, judged.claim.text, paper, judged.text, scale or "-", judged.status, judged.verdict)
+            )
     return rows
 
 
@@ -104,18 +114,18 @@ def overview_table(rows: Sequence[Row]) -> str:
     """``overview`` as Markdown, ready for a README.
 
     Example:
-        >>> print(overview_table([Row("s3/tiny", "it is small", "1,411", "1,411 (n = 1)", "small", "met")]))
+        >>> print(overview_table([Row("s3/tiny", "it is small", "1,411", "1,411 (n = 1)", "small", "met", "met")]))
         | study | claim | paper | ours, mean ± standard deviation (seeds) | scale | |
         | --- | --- | --- | --- | --- | --- |
         | s3/tiny | it is small | 1,411 | 1,411 (n = 1) | small | met |
     """
     head = ["study", "claim", "paper", "ours, mean ± standard deviation (seeds)", "scale", ""]
-    return _table(head, [[row.study, row.claim, row.paper, row.ours, row.scale, _mark(row.status)] for row in rows])
+    return _table(head, [[row.study, row.claim, row.paper, row.ours, row.scale, row.verdict] for row in rows])
 
 
 def _head(study: Study, result: StudyResult) -> str:
     judged = judge(study, result, result.scale)
-    counts = {status: sum(it.status == status for it in judged) for status in ("met", "not met", "not run")}
+    counts = {status: sum(it.status == status for it in judged) for status in STATUSES}
     sentence = f"Scale **{result.scale}**. Claims: {', '.join(f'{n} {status}' for status, n in counts.items() if n)}."
     note = study.scale[result.scale].note.strip() if result.scale in study.scale else ""
     return "\n\n".join(part for part in (study.source, sentence if judged else "", note) if part)
@@ -123,10 +133,9 @@ def _head(study: Study, result: StudyResult) -> str:
 
 def _claims(judged: Sequence[Judged]) -> str:
     head = ["claim", "paper", "ours, mean ± standard deviation (seeds)", "scale", ""]
-    rows = [
-        [it.claim.text, shown(it.claim.paper, it.claim.metric), it.text, it.scale, _mark(it.status)] for it in judged
-    ]
-    return _table(head, rows)
+    rows = [[it.claim.text, shown(it.claim.paper, it.claim.metric), it.text, it.scale, it.verdict] for it in judged]
+    few = [f'- Few seeds decide "{it.claim.text}": {it.claim.few}' for it in judged if it.claim.few]
+    return "\n\n".join([_table(head, rows), "\n".join(few)] if few else [_table(head, rows)])
 
 
 def _runs(study: Study, result: StudyResult) -> str:
@@ -135,7 +144,7 @@ def _runs(study: Study, result: StudyResult) -> str:
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
         if not entries:
-            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", ""])
+            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", ""])
             continue
         values = summary(result.values(run.name, metric, study.pick)) if metric else None
         rows.append([
@@ -148,10 +157,15 @@ def _runs(study: Study, result: StudyResult) -> str:
             _statuses(entries),
             _range([entry.measured.updates for entry in entries]),
             _range([round(entry.value("seconds") or 0) for entry in entries]),
+            _rewinds(entries),
         ])  # fmt: skip
     pick = "at the best evaluation" if study.pick == "best" else "at the end"
-    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds"]
-    used = [column for column, name in enumerate(head) if name not in ("group",) or any(row[column] for row in rows)]
+    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", "rewinds"]
+    used = [
+        column
+        for column, name in enumerate(head)
+        if name not in ("group", "rewinds") or any(row[column] for row in rows)
+    ]
     return _table([head[column] for column in used], [[row[column] for column in used] for row in rows])
 
 
@@ -173,6 +187,13 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
     statuses = [entry.measured.status for entry in entries]
     texts = [(status, statuses.count(status)) for status in dict.fromkeys(statuses)]
     return texts[0][0] if len(texts) == 1 else ", ".join(f"{count} {status}" for status, count in texts)
+
+
+def _rewinds(entries: Sequence[SeedResult]) -> str:
+    """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
+    counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
+    there = [round(count) for count in counts if count is not None]
+    return _range(there) if there else ""
 
 
 def _range(numbers: Sequence[int]) -> str:
@@ -234,10 +255,6 @@ def _setting(study: Study, result: StudyResult) -> str:
     if stale:
         lines.append(f"- the study file has changed since these were run: {', '.join(stale)}")
     return "\n".join(lines)
-
-
-def _mark(status: str) -> str:
-    return {"met": "met", "not met": "**not met**", "not run": "*not run*"}[status]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,6 +1,7 @@
-"""Tasks: where sequences and their answers come from, one a file.
+"""Tasks: sources of sequences and their answers, one per file.
 
-An options class is a frozen dataclass; its ``load()`` gives a ``Task``, whose batches are functions of their number.
+The options of a task are a frozen dataclass. Its ``load()`` returns a ``Task``, whose batches are functions of their
+number.
 """
 
 from holdfast.tasks._base import IGNORED, Arrays, Batch, Drawn, Sequences, Spec, Split, Stream, Task
@@ -14,7 +15,7 @@ from holdfast.tasks.fetch import Source, locate, read_bytes, read_text
 from holdfast.tasks.gaussian import GaussianInstances
 from holdfast.tasks.glove import WordVectors, read_glove
 from holdfast.tasks.har import HAR
-from holdfast.tasks.own_data import OwnData, OwnTask
+from holdfast.tasks.own_data import OwnData, OwnTask, in_memory
 from holdfast.tasks.pixels import PixelMNIST
 from holdfast.tasks.preparation import Preparation, Prepared
 from holdfast.tasks.ptb import PennTreebank
@@ -55,6 +56,7 @@ __all__ = [  # noqa: RUF022 - by layer
     "OwnTask",
     "Preparation",
     "Prepared",
+    "in_memory",
     # all of them by name, and their files
     "TASKS",
     "Source",

@@ -3,7 +3,7 @@
 long     a row is a step; a column says of which sequence    (1)
 rows     a row is a sequence; its columns are the steps      (2)
 series   all rows are one sequence                           (3)
-arrays   x of shape (sequences, time, features), in a .npz   (4)
+arrays   x of shape (sequences, time, features), in a .npz   (4) or with features before time
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 
 from holdfast.errors import DataError
-from holdfast.tasks.tables import Table, read_arrays, read_table, suffix_of
+from holdfast.tasks.order import Order
+from holdfast.tasks.tables import Cases, Data, Table
 
-__all__ = ["Columns", "Data", "Flat", "Layout", "array_name", "labels_of", "read_data"]
+__all__ = ["Columns", "Flat", "Layout", "array_name", "labels_of"]
 
 Layout = Literal["long", "rows", "series", "arrays"]
-Data = Table | dict[str, np.ndarray]
 
 ARRAY_NAMES = {
     "x": ("x", "inputs", "input", "data", "sequences"),
@@ -79,6 +79,7 @@ class Columns:
         features: columns of the inputs, or names for the features of the array.
         sequence, time: column with the sequence's name, and column that orders its steps; None if there is none.
         target: columns of the answer, or the name of the array.
+        order: of the axes of an array, behind the sequences.
 
     Example:
         >>> table = Table(Path("a.csv"), {"id": np.array([7, 8, 7]), "x": np.array([1.0, 2.0, 3.0])})
@@ -92,12 +93,13 @@ class Columns:
     sequence: str | None = None
     time: str | None = None
     target: tuple[str, ...] = ()
+    order: Order = "time-first"
 
     def gather(self, data: Data, path: Path) -> Flat:
         """The sequences of a file, with their targets if ``target`` names some."""
         if isinstance(data, Table) == (self.layout == "arrays"):
-            wanted = ".npz" if self.layout == "arrays" else ".csv or .parquet"
-            raise DataError(f"{path}: expected the kind of file that was used before: {wanted}.")
+            wanted, got = ("arrays", "columns") if self.layout == "arrays" else ("columns", "arrays")
+            raise DataError(f"{path} holds {got}, but the training data were {wanted}; give the same kind of file.")
         if isinstance(data, Table):
             return self._rows(data) if self.layout == "rows" else self._steps(data)
         return self._arrays(data, path)
@@ -145,8 +147,14 @@ class Columns:
                 f"(time,), got {x.dtype} of shape {x.shape}."
             )
         x = x[None, :, None] if x.ndim == 1 else x[..., None] if x.ndim == 2 else x
+        if self.order == "channels-first" and arrays[name].ndim == 3 and not isinstance(arrays, Cases):
+            x = x.swapaxes(1, 2)
         if x.shape[2] != len(self.features):
-            raise DataError(f"{path}: expected {len(self.features)} features a step, got {x.shape[2]}.")
+            axes = "(sequences, time, features)" if self.order == "time-first" else "(sequences, features, time)"
+            raise DataError(
+                f"{path}: expected {len(self.features)} features a step, got {x.shape[2]}: {name!r} has the shape "
+                f"{arrays[name].shape} and is read as {axes}."
+            )
         lengths = _array_lengths(arrays, path, *x.shape[:2])
         steps = x[np.arange(x.shape[1]) < lengths[:, None]].astype(np.float64)
         if not (finite := np.isfinite(steps).all(axis=1)).all():
@@ -167,17 +175,6 @@ class Columns:
         if y.dtype.kind == "f" and not np.isfinite(y).all():
             raise DataError(f"{path}: {self.target[0]!r} holds NaN or infinity; leave those sequences out.")
         return tuple(y.reshape(count, -1).T)
-
-
-def read_data(path: Path) -> Data:
-    """The columns or arrays of a file, by its extension.
-
-    Example:
-        >>> read_data(Path("nowhere.csv"))
-        Traceback (most recent call last):
-        holdfast.errors.DataError: nowhere.csv is not there; check the path.
-    """
-    return read_arrays(path) if suffix_of(path) == ".npz" else read_table(path)
 
 
 def array_name(arrays: dict[str, np.ndarray], path: Path, role: str, name: str | None = None) -> str:

@@ -1,36 +1,41 @@
 """Your own sequences, from a file: what is asked is done, what is not asked is worked out and said.
 
     .npz                x (sequences, time, features) or (sequences, time); lengths and y where there are some   (1)
+                        or, where shape and smoothness tell so or ``order`` says so, (sequences, features, time)
     .csv, .parquet      a row a step with a column that names the sequence, or                                   (2)
                         a row a sequence, its columns the steps (a target, no such column and no time), or       (3)
                         one long sequence (neither)                                                              (4)
 
-With a target: its class or its numbers, one answer a sequence. Without: the next step of every feature. Splits are
-drawn by sequence, classes alike in each; a single sequence is cut by time. Inputs are standardised on the training
-split.
+Numbers of rows (an index that was saved along) and columns of time or date are no inputs unless named. With a target:
+its class or its numbers, one answer a sequence. Without: the next step of every feature. Splits are drawn by sequence,
+classes alike in each; a single sequence is cut by time. Inputs are standardised on the training split.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import re
 from collections.abc import Container
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from holdfast.errors import DataError, SettingError
 from holdfast.tasks._base import Arrays, Sequences, Spec
-from holdfast.tasks.columns import Columns, Data, Flat, Layout, array_name, labels_of, read_data
-from holdfast.tasks.preparation import KINDS, Kind, Preparation
-from holdfast.tasks.tables import Table
+from holdfast.tasks.columns import ARRAY_NAMES, Columns, Flat, Layout, array_name, labels_of
+from holdfast.tasks.formats import data_digest, read_data
+from holdfast.tasks.memory import MEMORY, as_data, digest
+from holdfast.tasks.order import ORDERS, Order, order_of
+from holdfast.tasks.preparation import KINDS, Kind, Preparation, counted
+from holdfast.tasks.tables import SEQUENCE_NAMES, Cases, Data, Table
 
-__all__ = ["OwnData", "OwnTask"]
+__all__ = ["OwnData", "OwnTask", "in_memory"]
 
-SEQUENCE_NAMES = ("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id")
 TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
+CALENDAR_NAMES = ("year", "quarter", "month", "week", "day", "weekday", "hour", "minute", "second")
+INDEX_NAMES = ("index", "idx", "row", "row_id", "row_number", "rownames", "number", "no", "nr", "#", *SEQUENCE_NAMES)
+UNNAMED = re.compile(r"|unnamed: ?\d+|__index_level_\d+__", re.IGNORECASE)  # an index that pandas saved
 TARGET_NAMES = ("target", "label", "class")  # not "y": in a table it is as often a coordinate
 WINDOW = 100  # steps of a piece, where one long sequence has to be cut into several
 MOST_CLASSES = 20  # whole numbers with more different values than this are taken for amounts
@@ -43,7 +48,14 @@ class OwnTask(Arrays):
         spec, splits: as in ``Arrays``.
         preparation: to do the same with another file.
         choices: what was chosen, a sentence each.
-        sha256: of the file, so that a run that is resumed can tell whether it is still the same.
+        sha256: of the file, or of the arrays in memory, so that a run that is resumed can tell whether it is the same.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/waves.npz"
+        >>> np.savez(path, x=np.random.rand(30, 5, 1), y=np.arange(30) % 2)
+        >>> OwnData(path).load().preparation.classes
+        ('0', '1')
     """
 
     def __init__(
@@ -55,15 +67,15 @@ class OwnTask(Arrays):
 
 @dataclasses.dataclass(frozen=True)
 class OwnData:
-    """Sequences of a .npz, .csv or .parquet file.
+    """Sequences of a file or a folder of files: see ``formats`` and ``tables`` for those that are read.
 
     Args:
-        path: the file.
+        path: the file or folder.
         target: column or columns of the answer, or the name of the array; None: "target", "label" or "class" (or the
-            array "y") if there is one, else the next step is predicted.
+            array "y") if there is one, else the next step is predicted. Several columns are several numbers.
         sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one.
         time: column that orders the steps of a sequence; None: "time", "step" and the like, else the file's order.
-        features: columns of the inputs; None: all other columns of numbers.
+        features: columns of the inputs; None: all other columns of numbers but row numbers and times.
         kind: "classification", "regression", "next-step", or "auto": text, truth values and at most 20 different whole
             numbers are classes.
         layout: "long" (2), "rows" (3), "series" (4) or "auto".
@@ -71,6 +83,8 @@ class OwnData:
         seed: of the draw of the splits.
         window: next-step prediction reads pieces of so many steps; None: whole sequences, and 100 steps of a series.
         standardise: inputs and numbers to predict get mean 0 and deviation 1 on the training split.
+        order: of the axes of an array behind the sequences: "time-first", "channels-first" (as in aeon and sktime), or
+            "auto": worked out, and asked for where it is open.
 
     Example:
         >>> import tempfile
@@ -96,11 +110,17 @@ class OwnData:
     seed: int = 0
     window: int | None = None
     standardise: bool = True
+    order: Order | Literal["auto"] = "auto"
 
     def load(self) -> OwnTask:
         self._check()
         path = Path(self.path)
-        data = read_data(path)
+        return self.of(read_data(path), data_digest(path))
+
+    def of(self, data: Data, sha256: str) -> OwnTask:
+        """The task of columns or arrays that have been read; ``sha256`` is their digest."""
+        self._check()
+        path = Path(self.path)
         if isinstance(data, Table):
             columns, inputs = self._table_columns(data)
         else:
@@ -120,10 +140,9 @@ class OwnData:
         choices.append(
             f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}."
         )
-        spec = _spec(preparation, splits)
-        choices.append(_scale_sentence(preparation, splits, spec))
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        scored = splits.get("test") or splits.get("validation") or splits["train"]
+        spec = preparation.spec(preparation.baseline(scored))
+        choices.append(_scale_sentence(preparation, scored, spec))
         return OwnTask(spec, splits, preparation, choices, sha256)
 
     def _check(self) -> None:
@@ -131,6 +150,8 @@ class OwnData:
             raise SettingError(f"OwnData knows the kinds auto, {', '.join(KINDS)}; got {self.kind!r}.")
         if self.layout not in ("auto", "long", "rows", "series"):
             raise SettingError(f"OwnData knows the layouts auto, long, rows and series; got {self.layout!r}.")
+        if self.order not in ("auto", *ORDERS):
+            raise SettingError(f"OwnData knows the orders auto, {', '.join(ORDERS)}; got {self.order!r}.")
         if self.validation < 0 or self.test < 0 or not self.validation + self.test < 1:
             raise SettingError(
                 "OwnData expects validation >= 0, test >= 0 and validation + test < 1, parts of the sequences; "
@@ -149,9 +170,9 @@ class OwnData:
     def _array_columns(self, arrays: dict[str, np.ndarray], path: Path) -> tuple[Columns, str]:
         for option in ("sequence", "time", "features"):
             if getattr(self, option) is not None:
-                raise SettingError(f"{path} has arrays, not columns: {option} is for .csv and .parquet files.")
+                raise SettingError(f"{path} has arrays, not columns: {option} is for files with columns.")
         if self.layout != "auto":
-            raise SettingError(f"{path} has arrays, not columns: layout is for .csv and .parquet files.")
+            raise SettingError(f"{path} has arrays, not columns: layout is for files with columns.")
         targets = self._targets()
         if len(targets) > 1:
             raise SettingError(f"{path}: name one array as the target; it may have several columns. Got {targets}.")
@@ -163,9 +184,21 @@ class OwnData:
             except DataError:  # no answers: the next step it is
                 targets = ()
         name = array_name(arrays, path, "x")
-        features = arrays[name].shape[2] if arrays[name].ndim == 3 else 1
-        inputs = f"Inputs: {name!r}, {features} feature{'s' if features > 1 else ''}."
-        return Columns("arrays", tuple(map(str, range(features))), target=targets), inputs
+        order: Order = "time-first" if self.order == "auto" else self.order
+        features, axes = 1, ""
+        if (x := arrays[name]).ndim == 3:
+            if isinstance(arrays, Cases):
+                order = "time-first"
+            elif self.order == "auto" and x.dtype.kind in "biuf" and x.size:
+                lengths = next((arrays[key] for key in arrays if key.lower() in ARRAY_NAMES["lengths"]), None)
+                order = order_of(x, lengths, path, name)
+            features = x.shape[2] if order == "time-first" else x.shape[1]
+            axes, other = "(sequences, time, features)", "channels-first"
+            if order == "channels-first":
+                axes, other = "(sequences, features, time)", "time-first"
+            axes = "" if isinstance(arrays, Cases) else f", read as {axes}; order={other!r} if it is not"
+        inputs = f"Inputs: {name!r}, {features} feature{'s' if features > 1 else ''}{axes}."
+        return Columns("arrays", tuple(map(str, range(features))), target=targets, order=order), inputs
 
     def _table_columns(self, table: Table) -> tuple[Columns, str]:
         targets = self._targets()
@@ -179,26 +212,35 @@ class OwnData:
             raise DataError(f"{table.path}: name the target for {self.kind}; columns: {', '.join(table.columns)}.")
         sequence = self.sequence or _named(table, SEQUENCE_NAMES, taken | {*targets})
         time = self.time or _named(table, TIME_NAMES, taken | {*targets})
+        if time is None and not targets and (year := _named(table, ("year",), taken)):
+            pairs = zip(table[sequence] if sequence else [0] * table.rows, table[year], strict=True)
+            time = year if len({*pairs}) == table.rows else None
         layout = self._layout(table, bool(targets), sequence, time)
         if layout == "rows":
             time = None
         roles: set[str | None] = {*targets, sequence, time}
         if self.features and (clash := [name for name in self.features if name in roles]):
             raise DataError(f"{table.path}: {clash[0]!r} cannot be a feature and something else as well.")
-        numbers = [name for name in table.columns if name not in roles and table[name].dtype.kind in "biuf"]
+        passed = {name: _no_input(name, table[name], bool(targets)) for name in table.columns if name not in roles}
+        numbers = [name for name, reason in passed.items() if not reason and table[name].dtype.kind in "biuf"]
         features = self.features or tuple(numbers)
         if not features:
-            known = ", ".join(table.columns)
-            raise DataError(f"{table.path} has no column of numbers left for the inputs; columns: {known}.")
+            known = ", ".join(map(repr, table.columns))
+            raise DataError(
+                f"{table.path} has no column of numbers left for the inputs; columns: {known}. Row numbers, times and "
+                "dates are taken as inputs only if features names them."
+            )
         used = {*features, *roles}
         left = [name for name in (*table.columns, *table.unusable) if name not in used]
-        inputs = f"Inputs: {_listed(features)}{f'; not used: {_listed(left)}' if left else ''}."
+        inputs = f"Inputs: {_listed(features)}"
+        inputs += f"; not used: {_listed(left, [passed.get(name, '') for name in left])}." if left else "."
         return Columns(layout, features, None if layout == "series" else sequence, time, targets), inputs
 
     def _layout(self, table: Table, target: bool, sequence: str | None, time: str | None) -> Layout:
         layout, known = self.layout, ", ".join(table.columns)
         if layout == "auto":
             repeated = sequence is not None and len(np.unique(table[sequence].astype(str))) < table.rows
+            repeated |= table.path.is_dir()  # a file is a sequence, also if it has one step
             layout = "long" if self.sequence or repeated else "rows" if target and time is None else "series"
         if layout == "long" and sequence is None:
             raise DataError(f"{table.path}: name the column that says of which sequence a row is; columns: {known}.")
@@ -316,6 +358,27 @@ class OwnData:
         return mean, std, constant
 
 
+def in_memory(x: Any, y: Any = None, **options: Any) -> OwnTask:
+    """The task of sequences in memory, as ``OwnData(path, **options).load()`` is of those in a file.
+
+    Args:
+        x: arrays (time, channels) or (time,) in a list; an array (cases, time, channels), (cases, time) or (cases,
+            channels, time), see ``order``; or a DataFrame of pandas or polars with the columns of a file.
+        y: one answer per sequence, a class or numbers; None: a column of ``x``, or the next step.
+        options: those of ``OwnData``; ``validation=0, test=0`` keeps everything for training.
+
+    Example:
+        >>> xs = [np.full((3 + case % 2, 2), case) for case in range(20)]
+        >>> task = in_memory(xs, ["low"] * 10 + ["high"] * 10, validation=0, test=0)
+        >>> task.spec.classes, task.data["train"].inputs.shape, task.data["train"].lengths[:3]
+        (('high', 'low'), torch.Size([20, 4, 2]), tensor([3, 4, 3]))
+    """
+    data = as_data(x, y)
+    if y is not None and isinstance(data, Table) and options.get("target") is None:
+        options["target"] = list(data.columns)[-1]
+    return OwnData(MEMORY, **options).of(data, digest(data))
+
+
 def _sequences_sentence(columns: Columns, flat: Flat) -> str:
     low, high = int(flat.lengths.min()), int(flat.lengths.max())
     steps = f"{low:,} steps each" if low == high else f"{low:,} to {high:,} steps"
@@ -331,26 +394,12 @@ def _sequences_sentence(columns: Columns, flat: Flat) -> str:
             return f"Sequences: {len(flat):,}, named by {columns.sequence!r}, {steps}, {order}."
 
 
-def _spec(preparation: Preparation, splits: dict[str, Sequences]) -> Spec:
-    scored = splits.get("test") or splits.get("validation") or splits["train"]
-    inputs, targets = scored.inputs.shape[-1], scored.targets
-    if preparation.kind == "classification":
-        baseline = float(targets.bincount().max()) / len(targets)
-        classes = preparation.classes
-        return Spec(inputs, len(classes), "cross_entropy", "accuracy", classes=classes, baseline=baseline)
-    values = _counted(scored, targets) if preparation.kind == "next-step" else targets
-    baseline = float(values.double().var(dim=0, correction=0).mean())
-    outputs = targets.shape[-1]
-    return Spec(inputs, outputs, "mse", "mse", every_step=preparation.kind == "next-step", baseline=baseline)
-
-
-def _scale_sentence(preparation: Preparation, splits: dict[str, Sequences], spec: Spec) -> str:
+def _scale_sentence(preparation: Preparation, scored: Sequences, spec: Spec) -> str:
     """What a score means: in which units, and what a simple answer gets."""
     if preparation.kind == "classification":
         return f"Score: accuracy; always the most frequent class has {spec.baseline:.3f}."
-    scored = splits.get("test") or splits.get("validation") or splits["train"]
     if preparation.kind == "next-step":
-        repeat = float((_counted(scored, scored.targets) - _counted(scored, scored.inputs)).square().mean())
+        repeat = float((counted(scored, scored.targets) - counted(scored, scored.inputs)).square().mean())
         return (
             f"Score: mean squared error in units of each input's deviation; the mean has {spec.baseline:.3g}, "
             f"repeating the last step {repeat:.3g}."
@@ -362,17 +411,10 @@ def _scale_sentence(preparation: Preparation, splits: dict[str, Sequences], spec
     )
 
 
-def _counted(data: Sequences, values: Tensor) -> Tensor:
-    """(all true steps, features)."""
-    if data.lengths is None:
-        return values.flatten(0, 1)
-    steps = values.shape[1]
-    return values[data.lengths.new_tensor(range(steps)) < data.lengths[:, None]]
-
-
 def _contents(path: Path, data: Data) -> str:
     if isinstance(data, Table):
-        return f"{path.name}: {data.rows:,} rows, columns {', '.join(data.columns)}."
+        note = f" ({data.note})" if data.note else ""
+        return f"{path.name}: {data.rows:,} rows{note}, columns {', '.join(data.columns)}."
     return f"{path.name}: arrays {', '.join(f'{name} {array.shape}' for name, array in data.items())}."
 
 
@@ -380,6 +422,16 @@ def _named(table: Table, names: tuple[str, ...], taken: Container[str | None]) -
     """The column that goes by one of the names, in any case of letters."""
     there = {name.lower(): name for name in reversed(table.columns) if name not in taken}
     return next((there[name] for name in names if name in there), None)
+
+
+def _no_input(name: str, values: np.ndarray, target: bool) -> str:
+    """Why a column is no input although it may hold numbers: it numbers the rows, or says when they were; else ""."""
+    low = name.strip().lower()
+    if UNNAMED.fullmatch(low):
+        return "an index"
+    if low in INDEX_NAMES and values.dtype.kind in "iu" and (values == values[0] + np.arange(len(values))).all():
+        return "row numbers" if values[0] in (0, 1) else ""
+    return "time" if low in TIME_NAMES or (not target and low in CALENDAR_NAMES) else ""
 
 
 def _discrete(values: np.ndarray, flat: Flat) -> bool:
@@ -391,6 +443,9 @@ def _discrete(values: np.ndarray, flat: Flat) -> bool:
     return bool(whole) and len(different) <= min(MOST_CLASSES, max(2, len(flat) // 2))
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:12])
+def _listed(names: tuple[str, ...] | list[str], reasons: list[str] | None = None) -> str:
+    shown = ", ".join(
+        f"{name!r}{f' ({reason})' if reason else ''}"
+        for name, reason in list(zip(names, reasons or [""] * len(names), strict=True))[:12]
+    )
     return shown if len(names) <= 12 else f"{shown} and {len(names) - 12:,} more"

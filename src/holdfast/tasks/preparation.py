@@ -19,8 +19,12 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import DataError
-from holdfast.tasks._base import Sequences
-from holdfast.tasks.columns import Columns, Flat, labels_of, read_data
+from holdfast.tasks._base import Sequences, Spec
+from holdfast.tasks.columns import Columns, Flat, labels_of
+from holdfast.tasks.formats import read_data
+from holdfast.tasks.memory import MEMORY, as_data
+from holdfast.tasks.order import ORDERS
+from holdfast.tasks.tables import Table
 
 __all__ = ["Kind", "Preparation", "Prepared"]
 
@@ -82,8 +86,9 @@ class Preparation:
     def __post_init__(self) -> None:
         features = 1 if self.columns.layout == "rows" else len(self.columns.features)
         targets = len(self.target_mean)
-        if self.kind not in KINDS or self.columns.layout not in LAYOUTS:
-            raise DataError(f"A preparation is of a kind ({', '.join(KINDS)}) and a layout ({', '.join(LAYOUTS)}).")
+        if self.kind not in KINDS or self.columns.layout not in LAYOUTS or self.columns.order not in ORDERS:
+            known = "; ".join(", ".join(names) for names in (KINDS, LAYOUTS, ORDERS))
+            raise DataError(f"A preparation is of a kind, a layout and an order ({known}).")
         if not self.columns.features or not features == len(self.mean) == len(self.std):
             raise DataError(f"A preparation of {features} features needs as many means and deviations.")
         if not all(map(math.isfinite, (*self.mean, *self.std, *self.target_mean, *self.target_std))):
@@ -117,16 +122,46 @@ class Preparation:
             reason = f"{type(error).__name__}: {error}"
             raise DataError(f"This is not a preparation that Holdfast wrote ({reason}).") from error
 
-    def apply(self, path: str | Path) -> Prepared:
-        """The sequences of a new file, prepared as those of the training file were; it needs no target."""
-        path = Path(path)
-        flat = dataclasses.replace(self.columns, target=()).gather(read_data(path), path)
+    def apply(self, x: Any) -> Prepared:
+        """New sequences, prepared as those of the training data were; they need no target.
+
+        Args:
+            x: a file like the training file; or a DataFrame like it; or an array or a list of arrays, whatever the
+                training file was: (cases, time, channels), (cases, time), or arrays (time, channels). Where training
+                was on an array of channels before time, so is an array here.
+        """
+        flat, path = self._gathered(x, dataclasses.replace(self.columns, target=()))
         return Prepared(flat.ids, self._padded(flat, flat.begins, flat.lengths, path), _lengths(flat.lengths))
 
-    def sequences(self, path: str | Path) -> Sequences:
-        """The sequences of a new file with their targets, to score a model on."""
-        path = Path(path)
-        return self.of(self.columns.gather(read_data(path), path), path)
+    def sequences(self, x: Any, y: Any = None) -> Sequences:
+        """New sequences with their targets, to score a model on: ``x`` as in ``apply``, the targets in it or ``y``."""
+        flat, path = self._gathered(x, self.columns, y)
+        return self.of(flat, path)
+
+    def _gathered(self, x: Any, columns: Columns, y: Any = None) -> tuple[Flat, Path]:
+        if isinstance(x, str | Path):
+            return columns.gather(read_data(path := Path(x)), path), path
+        data = as_data(x, y)
+        if not isinstance(data, Table) and columns.layout != "arrays":  # a model takes arrays, wherever it comes from
+            features = columns.features[:1] if columns.layout == "rows" else columns.features
+            columns = Columns("arrays", features, target=("y",) if columns.target else ())
+        return columns.gather(data, MEMORY), MEMORY
+
+    def spec(self, baseline: float | None = None) -> Spec:
+        """What a model must take in and give out."""
+        inputs = 1 if self.columns.layout == "rows" else len(self.columns.features)
+        if self.kind == "classification":
+            classes = self.classes
+            return Spec(inputs, len(classes), "cross_entropy", "accuracy", classes=classes, baseline=baseline)
+        outputs = len(self.target_mean) or inputs
+        return Spec(inputs, outputs, "mse", "mse", every_step=self.kind == "next-step", baseline=baseline)
+
+    def baseline(self, data: Sequences) -> float:
+        """The score of the best constant answer on these sequences."""
+        if self.kind == "classification":
+            return float(data.targets.bincount().max()) / len(data.targets)
+        values = counted(data, data.targets) if self.kind == "next-step" else data.targets
+        return float(values.double().var(dim=0, correction=0).mean())
 
     def of(self, flat: Flat, path: Path, window: int | None = None) -> Sequences:
         """Gathered sequences as a model takes them in; for next-step prediction in pieces of ``window`` steps."""
@@ -176,6 +211,14 @@ class Preparation:
         return _finite(padded, path)
 
 
+def counted(data: Sequences, values: Tensor) -> Tensor:
+    """(all true steps, features)."""
+    if data.lengths is None:
+        return values.flatten(0, 1)
+    steps = values.shape[1]
+    return values[data.lengths.new_tensor(range(steps)) < data.lengths[:, None]]
+
+
 def _windows(flat: Flat, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Begin and number of input steps of every piece. The step after each is its target, so the last is no input."""
     if window is None:
@@ -198,7 +241,7 @@ def _finite(values: np.ndarray, path: Path) -> Tensor:
 
 def _plain(name: str, value: Any) -> Any:
     """A field from JSON: text or nothing for the single ones, a list of only texts or only numbers for the others."""
-    if name in ("kind", "layout", "sequence", "time"):
+    if name in ("kind", "layout", "sequence", "time", "order"):
         if value is None or isinstance(value, str):
             return value
     elif isinstance(value, list):

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast
+from holdfast.cells import CheckedLoad
 from holdfast.errors import SettingError, ShapeError
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
@@ -139,7 +140,7 @@ class Spec(Protocol):
     def every_step(self) -> bool: ...
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(CheckedLoad):
     """(1) to (3) around any layer that looks like ``torch.nn.RNN`` with time first.
 
     Args:

@@ -1,7 +1,7 @@
 """SHA256SUMS: what the files of a run folder were when they were written.
 
-    while a run goes on    settings.json                                                                  (1)
-    when it has ended      settings.json, model.json, log.jsonl, both checkpoints, outcome.json           (2)
+    while a run goes on    settings.json, preparation.json                                                (1)
+    when it has ended      and model.json, log.jsonl, both checkpoints, outcome.json                      (2)
 
 The form is that of ``sha256sum``, so ``sha256sum -c SHA256SUMS`` checks a folder too. The first line is a comment with
 the digest of the lines below it: a damaged SHA256SUMS is an error as well. While a run goes on, its last checkpoint
@@ -21,18 +21,32 @@ from pathlib import Path
 from holdfast.errors import CheckpointError
 from holdfast.files import sha256_of, write_atomically
 
-__all__ = ["BEST", "LAST", "LOG", "MODEL", "NAME", "OUTCOME", "SETTINGS", "check", "check_log", "read", "write"]
+__all__ = [
+    "BEST",
+    "LAST",
+    "LOG",
+    "MODEL",
+    "NAME",
+    "OUTCOME",
+    "PREPARATION",
+    "SETTINGS",
+    "check",
+    "check_log",
+    "read",
+    "write",
+]
 
 NAME = "SHA256SUMS"
-SETTINGS, MODEL, LOG, LAST, BEST, OUTCOME = (
+SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, OUTCOME = (
     "settings.json",
+    "preparation.json",
     "model.json",
     "log.jsonl",
     "last.safetensors",
     "best.safetensors",
     "outcome.json",
 )
-_FILES = (SETTINGS, MODEL, LOG, LAST, BEST, OUTCOME)
+_FILES = (SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, OUTCOME)
 _COMMENT = "# SHA-256 of the lines below: "
 _LINE = re.compile(rf"([0-9a-f]{{64}})  ({'|'.join(map(re.escape, _FILES))})")
 
@@ -111,7 +125,7 @@ def check(folder: Path | str, *names: str) -> None:
         )
     for name in names:
         path = folder / name
-        if name in (SETTINGS, MODEL) and name in entries and not path.is_file():
+        if name in (SETTINGS, PREPARATION, MODEL) and name in entries and not path.is_file():
             raise CheckpointError(f"{path} is missing, and the run began with it, as {NAME} tells. {_ADVICE[name]}")
         if name in entries and path.is_file() and (found := sha256_of(path)) != entries[name]:
             raise CheckpointError(
@@ -148,6 +162,7 @@ def check_log(path: Path, position: int, sha256: str = "") -> bytes:
 
 _ADVICE = {
     SETTINGS: "Put the file back, or start a new run in another folder.",
+    PREPARATION: "Put the file back, or start a new run in another folder.",
     MODEL: "Put the file back, or remove it: it is made again.",
     LOG: "Put the file back, or start a new run in another folder.",
     LAST: f"Put the file back; {BEST} is a checkpoint of its own.",

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError, MissingExtraError
+from holdfast.runs.load import load_run
 from holdfast.runs.measured import Measured
-from holdfast.runs.train import load_run
 from holdfast.spline import (
     Frames,
     PartitionCode,
@@ -72,8 +72,8 @@ def inside_images(
     found = train(table, {}, folder, progress=progress, label=label)
     if found.status == "diverged":
         return found
-    settings, model, task = load_run(folder)
-    model.eval()
+    run = load_run(folder)
+    settings, model, task = run.settings, run.model, run.task
     batches = list(task.evaluation("test", 250))
     xs = torch.cat([batch.inputs for batch in batches], dim=1)[:, : options["images"]]  # (time, images, 1)
     classes = torch.cat([batch.targets for batch in batches])[: options["images"]]

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from holdfast.errors import ConfigError
 from holdfast.files import write_atomically
+from holdfast.runs.load import load_run
 from holdfast.runs.measured import Measured
-from holdfast.runs.train import load_run
 from holdfast.spline import hamming, partition_code, plot_text_templates, templates
 from holdfast.studies.procedures import procedure, train
 
@@ -47,8 +47,8 @@ def inside_text(
     found = train(table, {}, folder, progress=progress, label=label)
     if found.status == "diverged":
         return found
-    _, model, task = load_run(folder)
-    model.eval()
+    run = load_run(folder)
+    model, task = run.model, run.task
     if task.vocabulary is None or task.spec.every_step:
         raise ConfigError(f"{label}: inside-text needs a text task with one target per sentence.")
     (batch,) = task.evaluation("test", 10**9)

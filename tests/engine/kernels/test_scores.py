@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rrnn import Matrices, Sets, TwoLayerScorer, search
-from holdfast.rrnn.compiled_scores import CompiledScores
+from holdfast.engine.kernels.scores import CompiledScores
+from holdfast.rrnn import TwoLayerScorer
 
 
 def check(found, expected, rtol):
@@ -70,46 +70,11 @@ def test_what_is_not_a_number_stays_so():
     assert np.isnan(CompiledScores(*(part.detach() for part in scorer.parts))(v)).all()
 
 
-def test_a_scorer_of_ones_own_and_the_compiled_one_find_the_same_trees():
-    """A module that is no TwoLayerScorer, of the same function, goes through PyTorch."""
-
-    class Own(torch.nn.Module):
-        def __init__(self, scorer):
-            super().__init__()
-            self.scorer = scorer
-
-        def forward(self, v):
-            return self.scorer(v)
-
-    torch.manual_seed(0)
-    sets, scorer = Sets(tuples=2, rounds=5), TwoLayerScorer(6, 16).double()
-    leaves = torch.randn(3, 7, 6, dtype=torch.float64)
-    weights = Matrices.identity(6, leaves)
-    matrices = Matrices(
-        *(torch.randn_like(part).repeat(2, *(1 for _ in part.shape[1:])) for part in weights_of(weights))
-    )
-    ours, plain = (search(leaves, matrices, sets, it) for it in (scorer, Own(scorer)))
-    assert torch.equal(ours.choices, plain.choices)
-    assert torch.equal(ours.runners, plain.runners)
-
-
-def weights_of(matrices):
-    return matrices.left, matrices.right, matrices.bias
-
-
-def test_what_does_not_fit_is_left_to_pytorch():
-    """Another length, another precision: an error of PyTorch's, and no memory is read that is not there."""
+def test_what_does_not_fit_is_not_taken():
+    """Another length, another precision: no memory is read that is not there."""
     weight, leaves = TwoLayerScorer(5, 8).weight, torch.randn(3, 2, 5)
     assert CompiledScores.takes(weight, leaves)
     assert not CompiledScores.takes(weight, leaves.float())
     assert not CompiledScores.takes(weight, leaves[..., :4])
     half = torch.empty(8, 5, dtype=torch.bfloat16)
     assert not CompiledScores.takes(half, half)
-    sets, weights = Sets(tuples=1, rounds=2), Matrices.identity(5, leaves)
-    with pytest.raises(RuntimeError, match="shapes"):
-        search(leaves, weights, sets, TwoLayerScorer(4, 8))
-    with pytest.raises(RuntimeError, match="dtype"):
-        search(leaves, weights, sets, TwoLayerScorer(5, 8).float())
-    short = Matrices(weights.left, weights.right, weights.bias[:, :3])
-    with pytest.raises(RuntimeError, match="size"):
-        search(leaves, short, sets, TwoLayerScorer(5, 8))

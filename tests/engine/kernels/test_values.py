@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.rrnn import ACTIVATIONS, OPERATORS, Sets, TwoLayerScorer, search
-from holdfast.rrnn.compiled_values import compiled_values, takes
-from holdfast.rrnn.tree import Matrices
+from holdfast.engine.kernels.values import compiled_values, takes
+from holdfast.rrnn import ACTIVATIONS, OPERATORS
 
 BASES = ("identity", "sigmoid", "tanh", "relu")
 
@@ -43,15 +42,3 @@ def test_what_is_not_a_number_stays_so():
 )
 def test_what_it_takes(operators, count, known):
     assert takes(torch.empty(count, dtype=torch.float32), operators, BASES, count) == known
-
-
-def test_other_operators_are_searched_in_pytorch():
-    """``max`` has no compiled form: the same search, and its result is an operator's."""
-    torch.manual_seed(0)
-    leaves = torch.randn(3, 4, 5)
-    sets = Sets(tuples=1, rounds=2, operators=("max",), activations=("tanh",))
-    found = search(leaves, Matrices.identity(5, leaves), sets, TwoLayerScorer(5, 8))
-    left, right = found.choices[0, :, 0], found.choices[0, :, 1]
-    samples = torch.arange(4)
-    expected = torch.tanh(torch.maximum(leaves[left, samples], leaves[right, samples]))
-    torch.testing.assert_close(found.vectors[0], expected)

@@ -1,0 +1,35 @@
+"""The compiled flow, held to the loop that it is."""
+
+import pytest
+import torch
+
+from holdfast.engine.kernels.flow import compiled_flow
+from holdfast.errors import ShapeError
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 80, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_loop_takes_every_size_and_layout(size, dtype):
+    """Sums over many columns, over 16, over those that zeros fill up; transposed matrices; one drive, or one a step."""
+    M, start, drives = (torch.rand(shape, dtype=dtype) for shape in ((size, size), (size,), (9, size)))
+    M = M / size
+    kept = drives.clone()
+    for matrix in (M, M.mT):
+        for drive in (drives, drives[3]):
+            expected = [start]
+            for t in range(1, 9):
+                expected.append(expected[-1] @ matrix + drive.expand(9, -1)[t])
+            torch.testing.assert_close(compiled_flow(matrix, start, drive, 9), torch.stack(expected))
+    assert torch.equal(drives, kept)
+    assert compiled_flow(M, start, start, 1).tolist() == [start.tolist()]
+
+
+def test_the_compiled_loop_reads_nothing_that_is_not_there():
+    M, start = torch.rand(5, 5), torch.rand(5)
+    for drive in (torch.rand(1), torch.rand(8, 5), torch.rand(5, dtype=torch.float32)):
+        with pytest.raises(ShapeError, match=r"a drive \(5,\) or \(9, 5\)"):
+            compiled_flow(M, start, drive, 9)
+    with pytest.raises(ShapeError):
+        compiled_flow(M, start[:1], start, 9)
+    with pytest.raises(ShapeError):
+        compiled_flow(M[:, :3], start, start, 9)

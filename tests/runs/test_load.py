@@ -1,0 +1,178 @@
+"""A run folder is enough: predictions need no training file, and every kind of data gives the same ones."""
+
+import json
+
+import numpy as np
+import pandas
+import polars
+import pytest
+import torch
+
+import holdfast
+from holdfast.errors import CheckpointError, ConfigError, DataError
+from holdfast.runs import Request, choose, evaluate_run, predict_run, resume_run, train_run
+from holdfast.tasks import in_memory
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def _float32():
+    torch.set_default_dtype(torch.float32)
+
+
+def _waves(count=30, seed=0):
+    """(cases, time, 2), and a class that the first channel's sign tells."""
+    rng = np.random.default_rng(seed)
+    side = np.arange(count) % 2
+    return rng.normal(size=(count, STEPS, 2)) + 3 * side[:, None, None] - 1.5, np.array(["down", "up"])[side]
+
+
+def _long(x, y):
+    """The same as a table, one row per step."""
+    columns = {"id": np.repeat(np.arange(len(x)), STEPS), "a": x[..., 0].ravel(), "b": x[..., 1].ravel()}
+    return columns if y is None else {**columns, "label": np.repeat(y, STEPS)}
+
+
+def _csv(path, columns):
+    rows = zip(*(list(values) for values in columns.values()), strict=True)
+    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]) + "\n")
+    return path
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A run on a .csv file, and that file."""
+    data = _csv(tmp_path / "mine.csv", _long(*_waves()))
+    return _train(tmp_path / "run", data), data
+
+
+def _train(folder, data, target="label", **options):
+    small = {"train.epochs": 3, "cell.hidden_size": 4, "cell.name": "gru", "cell.options.backend": "reference"}
+    chosen = choose(Request(data=data, target=target, options={**small, **options}))
+    train_run(chosen.settings[0], folder, task=chosen.tasks[0], progress=False)
+    return folder
+
+
+def test_predictions_and_scores_need_no_training_file(trained, tmp_path):
+    folder, data = trained
+    new = _csv(tmp_path / "new.csv", _long(*_waves(9, seed=1)))
+    before = holdfast.load_run(folder).predict_proba(new)
+    scores = evaluate_run(folder, data=new).scores
+    data.unlink()
+    np.testing.assert_array_equal(holdfast.load_run(folder).predict_proba(new), before)
+    assert evaluate_run(folder, data=new).scores == scores
+    assert predict_run(folder, new, tmp_path / "p.csv").columns == ("sequence", "prediction", "p(down)", "p(up)")
+
+
+def test_a_class_renamed_in_the_training_file_changes_no_prediction(trained, tmp_path):
+    """The name "zebra" would be the second class by name: read from the file, probabilities would change places."""
+    folder, data = trained
+    new = _long(_waves(9, seed=1)[0], None)
+    before = holdfast.load_run(folder).predict_proba(_csv(tmp_path / "new.csv", new))
+    data.write_text(data.read_text().replace("down", "zebra"))
+    run = holdfast.load_run(folder)
+    assert run.preparation.classes == ("down", "up")
+    np.testing.assert_array_equal(run.predict_proba(tmp_path / "new.csv"), before)
+    with pytest.raises(CheckpointError, match=r"The data of the run in .* has changed"):
+        evaluate_run(folder, "test")
+
+
+def test_a_split_is_scored_wherever_the_training_file_has_gone(trained, tmp_path):
+    folder, data = trained
+    before = evaluate_run(folder, "validation")
+    moved = data.rename(tmp_path / "moved.csv")
+    with pytest.raises(DataError, match=r"mine.csv is not there.* --data FILE --split test"):
+        evaluate_run(folder, "validation")
+    assert evaluate_run(folder, "validation", data=moved).scores == before.scores
+    other = _csv(tmp_path / "other.csv", _long(*_waves(seed=5)))
+    with pytest.raises(CheckpointError, match="has changed: expected a file with the SHA-256"):
+        evaluate_run(folder, "validation", data=other)
+
+
+def test_every_kind_of_data_gives_the_same_predictions(trained, tmp_path):
+    run, x = holdfast.load_run(trained[0]), _waves(9, seed=1)[0]
+    columns = _long(x, None)
+    expected = run.predict_proba(_csv(tmp_path / "new.csv", columns))
+    for data in (x, list(x), x.tolist(), pandas.DataFrame(columns), polars.DataFrame(columns)):
+        np.testing.assert_allclose(run.predict_proba(data), expected, atol=1e-6)
+    assert (run.predict(x) == np.array(["down", "up"])[expected.argmax(axis=1)]).all()
+    shorter = [x[0], x[1][:3]]
+    np.testing.assert_allclose(run.predict_proba(shorter)[1], run.predict_proba([x[1][:3]])[0], atol=1e-6)
+
+
+def test_numbers_and_next_steps_come_in_the_units_of_the_data(tmp_path):
+    x, _ = _waves()
+    level = 1000 + x.mean(axis=(1, 2))
+    np.savez(tmp_path / "a.npz", x=x, y=np.stack([level, -level], axis=1))
+    run = holdfast.load_run(_train(tmp_path / "two", tmp_path / "a.npz", target="y"))
+    assert run.predict(x).shape == (30, 2)
+    assert abs(run.predict(x) - [1000, -1000]).max() < 50
+    with pytest.raises(ConfigError, match="trained for regression; probabilities are of classes"):
+        run.predict_proba(x)
+    np.savez(tmp_path / "b.npz", x=x + 500, y=level)
+    assert holdfast.load_run(_train(tmp_path / "one", tmp_path / "b.npz", target="y")).predict(x + 500).shape == (30,)
+    np.savez(tmp_path / "c.npz", x=x + 500)
+    after = holdfast.load_run(_train(tmp_path / "next", tmp_path / "c.npz", target=())).predict(x + 500)
+    assert after.shape == (30, 2)
+    assert abs(after - 500).max() < 50
+
+
+def test_the_preparation_of_a_run_is_under_its_checksums(trained):
+    folder, _ = trained
+    path = folder / "preparation.json"
+    assert path.name in (folder / "SHA256SUMS").read_text()
+    table = json.loads(path.read_text())
+    table["preparation"]["classes"] = ["up", "down"]
+    path.write_text(json.dumps(table))
+    with pytest.raises(CheckpointError, match=r"preparation.json is damaged or comes from another run"):
+        holdfast.load_run(folder)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"preparation.json is missing"):
+        holdfast.load_run(folder)
+
+
+def test_a_run_of_an_older_version_is_refused_with_what_to_do(trained):
+    folder, _ = trained
+    for name in ("preparation.json", "SHA256SUMS", "outcome.json"):
+        (folder / name).unlink()
+    for act in (holdfast.load_run, lambda folder: resume_run(folder, progress=False)):
+        with pytest.raises(CheckpointError, match=r"older version.* holdfast train --config .*settings.json --run NEW"):
+            act(folder)
+
+
+def test_a_killed_run_does_not_go_on_with_other_data(tmp_path):
+    x, y = _waves()
+    data = _csv(tmp_path / "mine.csv", _long(x, y))
+    folder = _train(tmp_path / "run", data)
+    for name in ("outcome.json", "SHA256SUMS", "last.safetensors", "best.safetensors", "log.jsonl"):
+        (folder / name).unlink()  # as if killed before the first checkpoint
+    _csv(data, _long(x + 1, y))
+    with pytest.raises(CheckpointError, match="has changed"):
+        resume_run(folder, progress=False)
+
+
+def test_the_baseline_is_that_of_the_data_scored(trained, tmp_path):
+    """Nine of ten are "up" in the new file; in the training file half of them are."""
+    x, _ = _waves(10)
+    new = _csv(tmp_path / "new.csv", _long(x, np.array(["down"] + ["up"] * 9)))
+    assert evaluate_run(trained[0], data=new).baseline == pytest.approx(0.9)
+
+
+def test_only_own_data_has_a_preparation(tmp_path):
+    options = {"task.steps": 4, "task.validation": 4, "task.test": 4, "cell.hidden_size": 2, "train.updates": 1}
+    train_run(choose(Request("addition", options=options)).settings[0], tmp_path, progress=False)
+    run = holdfast.load_run(tmp_path)
+    assert not run.model.training
+    with pytest.raises(ConfigError, match="was trained on the task addition, not with --data"):
+        run.predict(np.zeros((1, 4, 2)))
+
+
+def test_a_task_in_memory_is_that_of_a_file(tmp_path):
+    x, y = _waves()
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    from_file = choose(Request(data=tmp_path / "a.npz")).tasks[0]
+    for made in (in_memory(x, y), in_memory(list(x), list(y)), in_memory(pandas.DataFrame(_long(x, y)))):
+        assert made.preparation.classes == from_file.preparation.classes
+        torch.testing.assert_close(made.data["train"].inputs, from_file.data["train"].inputs)
+        assert torch.equal(made.data["test"].targets, from_file.data["test"].targets)
