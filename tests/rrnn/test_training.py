@@ -71,6 +71,26 @@ def test_a_loss_per_sequence_is_the_sum_over_its_steps(name, tmp_path):
         Training(updates=1, loss_per="step")
 
 
+@pytest.mark.parametrize("every_step", [True, False])
+def test_a_direct_readout_sees_the_input_of_its_step(every_step):
+    """S1's q_t = g(x_t, h_t): with the weights of h at zero, answers are a function of the last token alone."""
+    spec = Spec(5, 5, "cross_entropy", "bits", tokens=True, every_step=every_step)
+    net = build(ModelSettings("gru", 4, embedding=3, direct=True), spec)
+    with torch.no_grad():
+        net.readout.weight[:, :4] = 0
+    tokens, lengths = torch.randint(5, (6, 3)), torch.tensor([6, 2, 4])
+    answers, _ = net(tokens, lengths)
+    plain = net.embedding(tokens) @ net.readout.weight[:, 4:].mT + net.readout.bias
+    if every_step:
+        plain, answers = plain[:2], answers[:2]  # which no sequence is shorter than
+    else:
+        plain = plain[lengths - 1, torch.arange(3)]
+        torch.testing.assert_close(
+            net(tokens)[0], net.embedding(tokens[-1]) @ net.readout.weight[:, 4:].mT + net.readout.bias
+        )
+    torch.testing.assert_close(answers, plain)
+
+
 def test_other_layers_have_no_penalty():
     plain = build(ModelSettings("gru", 4), SPEC)
     plain(torch.randint(5, (6, 2)))

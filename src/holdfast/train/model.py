@@ -148,6 +148,7 @@ class SequenceModel(CheckedLoad):
         readout: from the layer's output to the answer.
         embedding: for inputs that are token indices.
         every_step: answer at every step instead of at each sequence's last.
+        direct: the readout gets (h, e) instead of h.
         input_dropout, output_dropout: in training.
 
     Shape:
@@ -168,10 +169,12 @@ class SequenceModel(CheckedLoad):
         embedding: nn.Embedding | None = None,
         *,
         every_step: bool = False,
+        direct: bool = False,
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
     ):
         super().__init__()
+        self.direct = direct
         self.embedding, self.rnn, self.readout, self.every_step = embedding, rnn, readout, every_step
         self.input_dropout, self.output_dropout = nn.Dropout(input_dropout), nn.Dropout(output_dropout)
 
@@ -184,7 +187,7 @@ class SequenceModel(CheckedLoad):
     ) -> tuple[Tensor, Tensor | State]:
         xs = inputs if self.embedding is None else self.embedding(inputs)  # (1)
         xs = self.input_dropout(xs)
-        padded = lengths is not None and bool((lengths < len(xs)).any())
+        seen, padded = xs, lengths is not None and bool((lengths < len(xs)).any())
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
         hs, last = self.rnn(xs, state, need_output=self.every_step)  # (2)
@@ -192,6 +195,11 @@ class SequenceModel(CheckedLoad):
             hs = self._last(last)
         elif padded:
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
+        if self.direct:
+            if not self.every_step:
+                ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
+                seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
+            hs = torch.cat((hs, seen), dim=-1)
         return self.readout(self.output_dropout(hs)), last  # (3)
 
     def penalty(self) -> Tensor | None:
@@ -243,7 +251,7 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
     )
     if network.context is not None:
         rnn = truncate(rnn, network.context)  # pyright: ignore[reportArgumentType]
-    width = network.hidden_size * (2 if network.bidirectional else 1)
+    width = network.hidden_size * (2 if network.bidirectional else 1) + network.direct * features
     readout = nn.Linear(width, spec.output_size)
     if network.tied:
         if embedding is None or (spec.output_size, width) != tuple(embedding.weight.shape):
@@ -254,6 +262,7 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
         readout,
         embedding,
         every_step=spec.every_step,
+        direct=network.direct,
         input_dropout=network.input_dropout,
         output_dropout=network.output_dropout,
     )
