@@ -13,7 +13,9 @@ import functools
 import importlib
 import inspect
 import json
+import math
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -399,6 +401,64 @@ def _first_line(thing: object) -> str:
     return text.split("\n\n")[0].replace("``", "`") if text else "A constant."
 
 
+# -- forecasts ---------------------------------------------------------------------------------------------------------
+
+FORECASTS = ("last", "drift", "seasonal", "ridge", "reservoir", "auto")
+
+
+def forecasting_page() -> str:
+    """The page on forecasting with its table renewed."""
+    text = (ROOT / "docs/usage/forecasting.md").read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{_forecasts()}\n\n{END}{after}"
+
+
+def _forecasts() -> str:
+    file = json.loads((ROOT / "benchmarks/forecast.json").read_text(encoding="utf-8"))
+    rows = []
+    for development in (True, False):
+        part = {name: it for name, it in file["series"].items() if it["development"] == development}
+        rows += [_forecast_row(name, it) for name, it in part.items()]
+        ratios = {model: [_naive_ratio(it, model) for it in part.values()] for model in FORECASTS}
+        means = [
+            "" if None in them else f"{math.exp(statistics.mean(map(math.log, them))):.2f}" for them in ratios.values()
+        ]
+        inside = statistics.mean(share for it in part.values() for share in it["coverage"])
+        label = f"**{'development' if development else 'other'} series**, error / naive error (geometric mean)"
+        rows.append([label, "", *means, f"{inside:.0%}"])
+    head = ["series", "steps, horizon", "last value", "drift", "seasonal naive", "ridge on lags", "reservoir", "chosen"]
+    setting = file["setting"]
+    seeds = f"{len(setting['seeds'])} seeds of the reservoir; ± is the deviation between seeds"
+    note = f"Means over {setting['origins']} origins and {seeds}."
+    next_step = {name: f"{value:.2g}" for name, value in file["airline, next step"].items()}
+    note += (
+        f" One step ahead, over the last 15% of the airline series, the mean squared error is {next_step['forecaster']}"
+        f" of the variance of the training part; repeating the last value has {next_step['last']}."
+    )
+    return f"{_table([*head, '90% interval covers'], rows)}\n\n{note}"
+
+
+def _forecast_row(name: str, it: dict) -> list[str]:
+    cells = []
+    for model in FORECASTS:
+        seeds = [statistics.mean(one) for one in zip(*it["mase"].get(model, []), strict=True)]
+        spread = f" ± {statistics.stdev(seeds):.2f}" if model in ("reservoir", "auto") and len(seeds) > 1 else ""
+        cells.append(f"{statistics.mean(seeds):.2f}{spread}" if seeds else "")
+    return [name, f"{it['steps']}, {it['horizon']}", *cells, f"{statistics.mean(it['coverage']):.0%}"]
+
+
+def _naive_ratio(it: dict, model: str) -> float | None:
+    """Error over that of the seasonal naive forecast, or of the last value where there is no season."""
+    if model not in it["mase"]:
+        return None
+    ours, naive = (
+        statistics.mean(score for row in it["mase"][which] for score in row)
+        for which in (model, "seasonal" if "seasonal" in it["mase"] else "last")
+    )
+    return ours / naive
+
+
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
 SCORES, STUDY = (ROOT / "results/sequences" / name for name in ("scores.json", "study.json"))
@@ -509,6 +569,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": results_page,
     "docs/speed.md": speed_page,
     "docs/reference.md": reference_page,
+    "docs/usage/forecasting.md": forecasting_page,
     **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
     "README.md": readme,
     **reports(),

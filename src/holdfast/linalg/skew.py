@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.errors import OutsideSetError, ShapeError
-from holdfast.linalg.norms import orthogonality_error, orthogonality_tolerance
+from holdfast.linalg.norms import nearest_orthogonal, orthogonality_error, orthogonality_tolerance
 
 __all__ = [
     "cayley",
@@ -243,15 +243,10 @@ def _newton_step(Q: Tensor) -> Tensor:
     return 1.5 * Q - 0.5 * Q @ (Q.mT @ Q)
 
 
-def _polar(M: Tensor) -> Tensor:
-    left, _, right = torch.linalg.svd(M)
-    return left @ right
-
-
 def _log_away_from_pi(R: Tensor) -> Tensor:
     """The logarithm of R, for a rotation R with no angle near π, by two square roots and an arcsine."""
     identity = torch.eye(len(R), dtype=R.dtype, device=R.device)
-    quarter = _polar(identity + _polar(identity + R))
+    quarter = nearest_orthogonal(identity + nearest_orthogonal(identity + R))
     sines, V = torch.linalg.eigh(-0.5j * (quarter - quarter.mT).to(torch.complex128))
     return (1j * (V * (4 * sines.clamp(-1, 1).asin())) @ V.mH).real
 
@@ -267,4 +262,4 @@ def _complex_structure(B: Tensor) -> Tensor:
     upper, kernel = V[:, half + idle :], V[:, half - idle : half + idle]
     _, basis = torch.linalg.eigh((kernel @ kernel.mH).real)  # a projector: 1 on the kernel, 0 off it
     left, right = basis[:, len(B) - 2 * idle : len(B) - idle], basis[:, len(B) - idle :]
-    return _polar(-2 * (upper @ upper.mH).imag + right @ left.mT - left @ right.mT)
+    return nearest_orthogonal(-2 * (upper @ upper.mH).imag + right @ left.mT - left @ right.mT)

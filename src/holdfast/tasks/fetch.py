@@ -307,24 +307,16 @@ def _progress(name: str) -> Iterator[Any]:
 class _Bar:
     """The methods that pooch calls, on a progress bar of rich."""
 
+    total = 0  # set by pooch; 0 if the server did not say
+
     def __init__(self, progress: Any, task: Any):
-        self._progress, self._task, self._total, self._done = progress, task, 0, 0
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, value: int) -> None:
-        self._total = value
-        self._progress.update(self._task, total=value or None)  # 0: the server did not say
+        self._progress, self._task = progress, task
 
     def update(self, step: int) -> None:
-        self._done += step
-        self._progress.update(self._task, completed=min(self._done, self._total) if self._total else self._done)
+        self._progress.update(self._task, total=self.total or None, advance=step)
 
     def reset(self) -> None:
-        self._done = 0
+        self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
         self._progress.refresh()
