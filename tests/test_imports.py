@@ -79,3 +79,13 @@ def test_an_import_to_the_right_or_of_a_neighbour_is_found(tmp_path, text):
     path.parent.mkdir()
     path.write_text(text)
     assert len(_wrong(path, tmp_path)) == 1
+
+
+def test_test_modules_share_helpers_in_one_way():
+    """By ``from helpers... import``: no relative import, and nobody changes the import path for others."""
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            relative = isinstance(node, ast.ImportFrom) and node.level
+            changes = isinstance(node, ast.Attribute) and node.attr == "path" and getattr(node.value, "id", "") == "sys"
+            assert not relative, f"{path}:{node.lineno}: a relative import; put what is shared into tests/helpers"
+            assert not changes, f"{path}:{node.lineno}: sys.path; put what is shared into tests/helpers"

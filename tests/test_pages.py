@@ -1,24 +1,16 @@
 """docs/results.md, docs/speed.md and the README's results say what results/ and benchmarks/ hold."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from helpers.scripts import script
+
 ROOT = Path(__file__).parents[1]
 
 
-def _load():
-    spec = importlib.util.spec_from_file_location("holdfast_pages", ROOT / "tools" / "pages.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-pages = _load()
+pages = script("tools/pages.py")
 
 
 @pytest.mark.parametrize("name", pages.PAGES)

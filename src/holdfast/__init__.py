@@ -6,7 +6,8 @@ They are imported on first use, so that ``holdfast --help`` does not wait for Py
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = ("layers", "cells", "engine", "constraints", "runs")
+_HOMES = ("layers", "cells", "engine", "constraints")
+_WITH_EXTRAS = {"load_run": "runs", "Forecaster": "estimators"}  # no other name may import what these need
 
 if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
     from holdfast.cells import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         orthogonal,
     )
     from holdfast.engine import fused_source, scan
+    from holdfast.estimators import Forecaster
     from holdfast.layers import (
         GRU,
         LSTM,
@@ -52,7 +54,8 @@ else:
     def __getattr__(name: str) -> Any:
         """A public name, from the package that defines it, or a package itself: ``holdfast.stability``."""
         if name in __all__:
-            homes = (importlib.import_module(f"holdfast.{home}") for home in _HOMES)
+            names = (_WITH_EXTRAS[name],) if name in _WITH_EXTRAS else _HOMES
+            homes = (importlib.import_module(f"holdfast.{home}") for home in names)
             value = next(getattr(home, name) for home in homes if hasattr(home, name))
         else:
             try:
@@ -105,6 +108,8 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "to_torch",
     # runs
     "load_run",
+    # estimators
+    "Forecaster",
 ]
 
 

@@ -1,6 +1,13 @@
 """Exceptions, warnings, and the checks that every package shares.
 
-A message has three parts: what was expected and by whom, what was found, and what to do.
+A message has three parts: what was expected and by whom, what was found, and what to do. Each error is also one of
+Python's own, so that code which knows nothing of Holdfast can catch it.
+
+Example:
+    >>> issubclass(ShapeError, ValueError), issubclass(DTypeError, TypeError), issubclass(DivergedError, RuntimeError)
+    (True, True, True)
+    >>> issubclass(StateDictError, RuntimeError), issubclass(MissingExtraError, ImportError)
+    (True, True)
 """
 
 from __future__ import annotations
@@ -55,97 +62,47 @@ class ShapeError(HoldfastError, ValueError):
 
 
 class DTypeError(HoldfastError, TypeError):
-    """Tensors of different number types meet, or one is not of floating point.
-
-    Example:
-        >>> issubclass(DTypeError, TypeError)
-        True
-    """
+    """Tensors of different number types meet, or one is not of floating point."""
 
 
 class DeviceError(HoldfastError, ValueError):
-    """Tensors on different devices meet.
-
-    Example:
-        >>> issubclass(DeviceError, ValueError)
-        True
-    """
+    """Tensors on different devices meet."""
 
 
 class SettingError(HoldfastError, ValueError):
-    """An argument has a value that the layer cannot work with.
-
-    Example:
-        >>> issubclass(SettingError, ValueError)
-        True
-    """
+    """An argument has a value that the layer cannot work with."""
 
 
 class OutsideSetError(HoldfastError, ValueError):
-    """A weight is assigned that lies outside the set it is constrained to.
-
-    Example:
-        >>> issubclass(OutsideSetError, ValueError)
-        True
-    """
+    """A weight is assigned that lies outside the set it is constrained to."""
 
 
 class ConversionError(HoldfastError, ValueError):
-    """A layer has no counterpart on the other side of ``from_torch`` or ``to_torch``.
-
-    Example:
-        >>> issubclass(ConversionError, ValueError)
-        True
-    """
+    """A layer has no counterpart on the other side of ``from_torch`` or ``to_torch``."""
 
 
 class StateDictError(HoldfastError, ValueError, RuntimeError):
-    """A ``state_dict`` belongs to another kind of layer; also a ``RuntimeError``, as PyTorch raises one here.
-
-    Example:
-        >>> issubclass(StateDictError, RuntimeError)
-        True
-    """
+    """A ``state_dict`` belongs to another kind of layer; also a ``RuntimeError``, as PyTorch raises one here."""
 
 
 class DataError(HoldfastError, ValueError):
-    """A data file is missing, damaged or not what it should be; the message names it and the way to get it.
-
-    Example:
-        >>> issubclass(DataError, ValueError)
-        True
-    """
+    """A data file is missing, damaged or not what it should be; the message says how to get it."""
 
 
 class ConfigError(HoldfastError, ValueError):
-    """A study or settings file has an unknown key or an impossible value.
-
-    Example:
-        >>> issubclass(ConfigError, ValueError)
-        True
-    """
+    """A study or settings file has an unknown key or an impossible value."""
 
 
 class CheckpointError(HoldfastError, ValueError):
-    """A checkpoint or model file is damaged, of another kind, or cannot be written.
-
-    Example:
-        >>> issubclass(CheckpointError, ValueError)
-        True
-    """
+    """A checkpoint or model file is damaged, of another kind, or cannot be written."""
 
 
 class DivergedError(HoldfastError, RuntimeError):
-    """A loss or a gradient is no longer finite; the message names the update, the parameter and the last checkpoint.
-
-    Example:
-        >>> issubclass(DivergedError, RuntimeError)
-        True
-    """
+    """A loss or a gradient is no longer finite; the message names the update, the parameter and the last checkpoint."""
 
 
 class Interrupted(HoldfastError):
-    """A run was asked to stop, and saved itself; the message says how to go on.
+    """A run was asked to stop, and saved itself; the message says how to resume.
 
     Example:
         >>> Interrupted("Stopped by SIGINT after update 7 of 10.", signal=2).signal
@@ -158,21 +115,11 @@ class Interrupted(HoldfastError):
 
 
 class LostProcessError(HoldfastError, RuntimeError):
-    """Another process of the same job has died; the message says how to resume.
-
-    Example:
-        >>> issubclass(LostProcessError, RuntimeError)
-        True
-    """
+    """Another process of the same job has died; the message says how to resume."""
 
 
 class MissingExtraError(HoldfastError, ImportError):
-    """A library that only some of Holdfast needs is not installed; the message says how to install it.
-
-    Example:
-        >>> issubclass(MissingExtraError, ImportError)
-        True
-    """
+    """A library that only some of Holdfast needs is not installed; the message says how to install it."""
 
 
 class NoBoundError(HoldfastError, NotImplementedError):
@@ -185,30 +132,15 @@ class NoBoundError(HoldfastError, NotImplementedError):
 
 
 class FusedError(HoldfastError, RuntimeError):
-    """``backend="fused"`` was asked for by name and cannot run this cell or this call.
-
-    Example:
-        >>> issubclass(FusedError, RuntimeError)
-        True
-    """
+    """``backend="fused"`` was asked for by name and cannot run this cell or this call."""
 
 
 class FusedFallbackWarning(UserWarning):
-    """Right but slower: a scan ran on ``reference`` because the fused backend does not know the cell.
-
-    Example:
-        >>> issubclass(FusedFallbackWarning, UserWarning)
-        True
-    """
+    """Right but slower: a scan ran on ``reference`` because the fused backend does not know the cell."""
 
 
 class UncheckedWarning(UserWarning):
-    """A file of a run was read that has no checksum, so damage to it cannot be noticed.
-
-    Example:
-        >>> issubclass(UncheckedWarning, UserWarning)
-        True
-    """
+    """A file of a run was read that has no checksum, so damage to it cannot be noticed."""
 
 
 def positive_size(who: str, name: str, value: Any) -> int:

@@ -170,7 +170,7 @@ def alone_in(folder: Path | str) -> Iterator[None]:
     """Hold a folder against other processes that ask for it in the same way; it is free when this one ends, however.
 
     Raises:
-        BlockingIOError: another process has it. Windows and some network disks know no such lock: there it always
+        BlockingIOError: another process has it. Windows and some network disks have no such lock: there the call always
             succeeds.
 
     Example:

@@ -19,6 +19,7 @@ from holdfast.errors import (
     ShapeError,
     StateDictError,
 )
+from holdfast.train import SequenceModel
 
 xs = torch.zeros(5, 2, 3, dtype=torch.float64)
 
@@ -207,8 +208,17 @@ def test_another_layers_state_dict_changes_nothing(make, make_other, parts):
 
 
 @pytest.mark.parametrize(("make", "make_other", "parts"), OTHERS.values(), ids=OTHERS)
-def test_inside_a_larger_model_another_layers_state_dict_is_refused(make, make_other, parts):
-    """Wrong shapes by us, before the layer changes; wrong names by PyTorch, which knows ``strict`` and names them."""
+def test_in_a_sequence_model_another_layers_state_dict_changes_nothing(make, make_other, parts):
+    """By names as by shapes, and in no part of the model: neither in the layer nor in the readout."""
+    model, other = (SequenceModel(rnn, nn.Linear(4, 1)) for rnn in (make(), make_other()))
+    before = copy.deepcopy(model.state_dict())
+    _refuses(StateDictError, [*parts, "Nothing"], lambda: model.load_state_dict(other.state_dict()))
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("make", "make_other", "parts"), OTHERS.values(), ids=OTHERS)
+def test_in_another_librarys_model_another_layers_state_dict_is_refused(make, make_other, parts):
+    """By us if a shape is wrong, before the layer changes; else by PyTorch, which names the same names."""
     model, other = Model(make()), Model(make_other())
     before = copy.deepcopy(model.rnn.state_dict())
     with pytest.raises(RuntimeError) as caught:
@@ -217,7 +227,15 @@ def test_inside_a_larger_model_another_layers_state_dict_is_refused(make, make_o
         assert all(part in str(caught.value) for part in (*parts, "Nothing"))
         assert all(torch.equal(weight, before[name]) for name, weight in model.rnn.state_dict().items())
     else:
-        assert "key(s) in state_dict" in str(caught.value)
+        wrong = {f"rnn.{name}" for name in make().state_dict().keys() ^ make_other().state_dict().keys()}
+        assert all(f'"{name}"' in str(caught.value) for name in wrong)
+
+
+def test_a_wrong_shape_does_not_hide_the_wrong_names():
+    """All that is wrong with a layer inside a larger model is said at once."""
+    model, other = Model(SGORNN(3, 4)), Model(SGORNN(5, 4, recurrent="exp"))
+    parts = ["missing: l0.recurrent.angles", "not known: l0.recurrent.skew", "(4, 5) instead of (4, 3)"]
+    _refuses(StateDictError, parts, lambda: model.load_state_dict(other.state_dict()))
 
 
 @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])

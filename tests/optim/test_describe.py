@@ -9,10 +9,9 @@ from torch.nn.utils import parametrize
 
 import holdfast
 import holdfast.optim
+from helpers.path_graphs import Model
 from holdfast.errors import SettingError, ShapeError
 from holdfast.optim import Dense, PathNetwork, Recurrence, kappa, kappa_first, path_network, path_norm_sq
-
-from .graphs import Model
 
 STEPS = 4
 

@@ -6,12 +6,11 @@ import torch
 from torch import nn
 
 import holdfast
+from helpers.path_graphs import Model, random_model
 from holdfast.engine.kernels import flow
 from holdfast.errors import SettingError
 from holdfast.optim import kappa, kappa_first, kappa_second, path_norm_sq
 from holdfast.optim.flow import doublings, driven_flow, growth_rate, krylov_rows, powers_of, steady_flow
-
-from .graphs import Model, random_model
 
 LARGEST = torch.finfo(torch.float64).max
 

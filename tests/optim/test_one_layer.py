@@ -1,4 +1,4 @@
-"""κ⁽¹⁾ of one layer in float32, held to that of any network in float64."""
+"""κ⁽¹⁾ in float32, of one layer and of stacked ones, held to that in float64."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.path_graphs import random_model
 from holdfast import RNN
 from holdfast.engine.kernels import flow
 from holdfast.errors import SettingError
@@ -76,14 +77,55 @@ def test_past_the_range_of_float32_it_is_computed_in_float64(what):
     same(kappa_first(model, steps, dtype=torch.float32), kappa_first(model, steps), rtol=1e-12)
 
 
-def test_other_networks_and_machines_without_the_compiled_loop_get_float64(monkeypatch):
-    tied = Model(width=5, outputs=5)
-    tied.readout.weight = tied.rnn.l0.weight_ih
-    for model in (Model(layers=2), Model(dtype=torch.float64), tied):
-        same(kappa_first(model, 4, dtype=torch.float32), kappa_first(model, 4), rtol=1e-12)
-    monkeypatch.setattr(flow, "LARGEST", 0)
-    model = Model()
-    same(kappa_first(model, 4, dtype=torch.float32), kappa_first(model, 4), rtol=1e-12)
+def test_other_networks_get_float64():
+    feed_forward = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).float()
+    for model in (Model(dtype=torch.float64), feed_forward):
+        same(kappa_first(model, 4, "last", dtype=torch.float32), kappa_first(model, 4, "last"), rtol=1e-12)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    hidden=st.integers(1, 20),
+    layers=st.integers(1, 3),
+    words=st.sampled_from([0, 7]),
+    learned=st.booleans(),
+    steps=st.integers(2, 40),
+    last_only=st.booleans(),
+    compiled=st.booleans(),
+)
+def test_stacked_networks_are_computed_in_float32_too(hidden, layers, words, learned, steps, last_only, compiled):
+    """With embeddings and learned states, and on machines without the compiled loop."""
+    torch.manual_seed(0)
+    model = random_model(3, hidden, layers, words=words, learned=learned, last_only=last_only).float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(0.3 / hidden**0.5, 1 / hidden**0.5)  # within the range of float32 for 40 steps
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flow, "LARGEST", 256 if compiled else 0)
+        found = kappa_first(model, steps, dtype=torch.float32)
+    assert all(value.dtype == torch.float32 for value in found.values())
+    same(found, kappa_first(model, steps), rtol=2e-5)
+
+
+@pytest.mark.parametrize("what", ["fading", "growing", "underflow"])
+def test_stacked_networks_past_the_range_of_float32_are_computed_in_float64(what):
+    torch.manual_seed(0)
+    model = Model(layers=2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if what == "growing" and "weight_hh" in name:
+                parameter.mul_(1e3)
+            elif what == "fading" and ("readout" in name or "l0" in name):
+                parameter.mul_(1e-8)
+            elif what == "underflow" and "l1.weight_ih" in name:
+                parameter.mul_(1e-18)
+    same(kappa_first(model, 50, dtype=torch.float32), kappa_first(model, 50), rtol=1e-12)
+
+
+def test_tied_weights_add_up_in_float32_too():
+    model = Model(width=5, outputs=5)
+    model.readout.weight = model.rnn.l0.weight_ih
+    same(kappa_first(model, 4, dtype=torch.float32), kappa_first(model, 4), rtol=1e-5)
 
 
 def test_a_step_of_path_sgd_is_the_same_with_and_without_it(monkeypatch):

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast
+from helpers.path_graphs import Model, over_all_paths, random_model
 from holdfast.errors import SettingError
 from holdfast.optim import Dense, Lookup, PathNetwork, kappa, kappa_first, kappa_second, path_network, path_norm_sq
 from holdfast.optim.second_term import block_size, edge_pairs
-
-from .graphs import Model, over_all_paths, random_model
 
 networks = st.fixed_dictionaries(
     {

@@ -1,23 +1,27 @@
 """PathSGD and PathAdam as a user of torch.optim expects them to behave."""
 
 import copy
+import importlib.util
 import io
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import holdfast
-from holdfast.errors import SettingError, StateDictError
+from helpers.path_graphs import Model, random_model
+from holdfast.errors import DivergedError, SettingError, StateDictError
 from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, path_network, path_norm_sq
-
-from .graphs import Model, random_model
 
 STEPS = 6
 MAKE = {
     "sgd": lambda model, **more: PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, momentum=0.9, **more),
     "adam": lambda model, **more: PathAdam(model.parameters(), model, lr=1e-3, steps=STEPS, **more),
     "relative": lambda model, **more: PathSGD(model.parameters(), model, lr=1e-3, steps=STEPS, relative=True, **more),
+    "invariant": lambda model, **more: PathAdam(
+        model.parameters(), model, lr=1e-2, steps=STEPS, invariant=True, weight_decay=0.1, **more
+    ),
 }
 
 
@@ -401,3 +405,151 @@ def test_at_the_identity_start_a_unit_that_is_hardly_read_gets_the_longest_step(
     scaled = step * read[:, None]
     torch.testing.assert_close(scaled, scaled[:1].expand_as(scaled), rtol=1e-6, atol=0)
     assert step[0].abs().max() > 100 * step[-1].abs().max()
+
+
+# -- PathAdam(invariant=True) ----------------------------------------------------------------------------------------
+
+
+def test_an_invariant_step_is_adam_in_units_of_the_path_norm():
+    """Equations (1) to (3) of ``holdfast.optim.scales``, written out for three updates, with weight decay."""
+    model, xs = model_and_data()
+    cell, readout = model.rnn.cells[0], model.readout
+    optimiser = PathAdam(
+        model.parameters(), model, lr=0.02, steps=STEPS, invariant=True, weight_decay=0.3, betas=(0.8, 0.9), eps=1e-6
+    )
+    entries = {cell.weight_ih: 12, cell.bias: 12, cell.weight_hh: 16, readout.weight: 8, readout.bias: 1}
+    moments, running = {p: (torch.zeros_like(p), torch.zeros_like(p)) for p in model.parameters()}, 0.0
+    for n in range(1, 4):
+        backward(model, xs * n)
+        found = kappa_first(model, STEPS)
+        norm = (found[readout.weight] * readout.weight.square()).sum().sqrt()
+        scale = {p: norm / (entries[p] * found[p]).sqrt() for p in model.parameters()}
+        u = {p: scale[p] * p.grad for p in model.parameters()}  # a = 1: min(1, 3/√6)
+        size = torch.stack([one.square().sum() for one in u.values()]).sum().sqrt()
+        running = size if n == 1 else running + (torch.minimum(size, 10 * running) - running) / 100
+        expected = []
+        for p in model.parameters():
+            m, v = moments[p]
+            one = u[p] * torch.clamp(running / size, max=1)
+            moments[p] = m, v = 0.8 * m + 0.2 * one, 0.9 * v + 0.1 * one.square()
+            move = (m / (1 - 0.8**n)) / ((v / (1 - 0.9**n)).sqrt() + 1e-6)
+            expected.append((p * (1 - 0.02 * 0.3) - 0.02 * scale[p] * move).detach())
+        gradients = [p.grad.clone() for p in model.parameters()]
+        optimiser.step()
+        torch.testing.assert_close(parameters(model), expected, rtol=1e-12, atol=1e-14)
+        assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+def test_recurrent_weights_get_shorter_steps_on_longer_sequences():
+    """Their share is min(1, 3/√T) or as given; nothing else depends on it. T may change between two updates."""
+    model, xs = model_and_data()
+    weight = model.rnn.cells[0].weight_hh
+    scales = {}
+    for steps, share in ((STEPS, None), (STEPS, 0.25), (36, None), (36, 1.0)):
+        optimiser = PathAdam(model.parameters(), model, steps=STEPS, invariant=True, recurrent=share)
+        backward(model, xs)
+        optimiser.preconditioner.steps = steps
+        optimiser.preconditioner.refresh()
+        scales[steps, share] = optimiser.preconditioner.inverse_kappas(list(model.parameters()))
+    at = [p is weight for p in model.parameters()].index(True)
+    for pair, factor in ((((STEPS, 0.25), (STEPS, None)), 0.25), (((36, None), (36, 1.0)), 0.5)):
+        ours, theirs = (scales[key] for key in pair)
+        for index, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+            torch.testing.assert_close(one, other * (factor if index == at else 1.0))
+    other = PathAdam(model.parameters(), model, steps=36, invariant=True)  # nothing of the old T is left
+    other.preconditioner.refresh()
+    assert all(map(torch.equal, other.preconditioner.inverse_kappas(list(model.parameters())), scales[36, None]))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_invariant_step_refuses_gradients_that_are_not_finite_and_changes_nothing(bad):
+    model, xs = model_and_data()
+    optimiser = MAKE["invariant"](model)
+    backward(model, xs)
+    optimiser.step()
+    before, state = parameters(model), copy.deepcopy(optimiser.state_dict())
+    backward(model, xs)
+    model.readout.weight.grad[0, 0] = bad
+    gradients = [p.grad.clone() for p in model.parameters()]
+    with pytest.raises(DivergedError, match=r"expects finite gradients, got one with .*\. No weight and no moment was"):
+        optimiser.step()
+    assert all(map(torch.equal, parameters(model), before))
+    after = optimiser.state_dict()
+    assert after["path"]["settings"] == state["path"]["settings"]
+    for index, moments in state["state"].items():
+        assert all(torch.equal(moments[name], after["state"][index][name]) for name in moments)
+    assert all(torch.equal(p.grad, g) or g.isnan().any() for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+def test_an_invariant_step_leaves_weights_without_paths_where_they_are():
+    """A unit whose readout has become exactly zero: κ of its weights is 0, and moments of old do not move them."""
+    model, xs = model_and_data()
+    optimiser = MAKE["invariant"](model)
+    for _ in range(3):
+        backward(model, xs)
+        optimiser.step()
+    with torch.no_grad():
+        model.readout.weight[:, 2] = 0.0
+        model.rnn.cells[0].weight_hh[:, 2] = 0.0
+    for group in optimiser.param_groups:
+        group["weight_decay"] = 0.0
+    before = model.rnn.cells[0].weight_ih.detach().clone()
+    backward(model, xs)
+    optimiser.step()
+    after = model.rnn.cells[0].weight_ih.detach()
+    assert torch.equal(after[2], before[2])
+    assert not torch.equal(after[1], before[1])
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_invariant_steps_name_what_they_do_not_combine_with():
+    model, _ = model_and_data()
+    for options, match in (
+        ({"invariant": True, "relative": True}, "sets the length of steps itself; drop relative"),
+        ({"invariant": True, "match_sgd": True}, "drop match_sgd"),
+        ({"invariant": True, "recurrent": 0.0}, "recurrent to be a positive number or None, got 0.0"),
+        ({"recurrent": 0.5}, "reads recurrent=0.5 with invariant=True alone"),
+    ):
+        with pytest.raises(SettingError, match=match):
+            PathAdam(model.parameters(), model, steps=STEPS, **options)
+    outside = nn.Parameter(torch.zeros(3))
+    with pytest.raises(SettingError, match=r"got a parameter of shape \(3,\) that has no κ"):
+        PathAdam([*model.parameters(), outside], model, steps=STEPS, invariant=True)
+    groups = [{"params": list(model.parameters())}, {"params": [outside], "path": False}]
+    optimiser = PathAdam(groups, model, lr=0.1, steps=STEPS, invariant=True)
+    outside.grad = torch.ones(3)
+    optimiser.step()
+    torch.testing.assert_close(outside.detach(), torch.full((3,), -0.1))  # plain Adam, and the network has no gradients
+
+
+def path_geometry():
+    """The script with the figures of docs/theory/s2-path-norm.md, as a module."""
+    path = Path(__file__).parents[2] / "tools" / "path_geometry.py"
+    spec = importlib.util.spec_from_file_location("holdfast_path_geometry", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("steps", [2, 5, 50, 400])
+def test_adding_amplitudes_over_time_gives_the_effect_of_a_weight_exactly(steps):
+    """U = I, weights and inputs positive, one input: J² = κᴬ; J²/κ⁽¹⁾ is T(T-1)/2 for U and T for W and V.
+
+    So at equal κ-length the effect of U on the output is √((T-1)/2) times that of W: why a falls as 1/√T.
+    """
+    amplitude = path_geometry().amplitude
+    model = Model(holdfast.RNN(1, 3, nonlinearity="relu", init="identity", backend="reference"), outputs=1)
+    cell = model.rnn.cells[0]
+    with torch.no_grad():
+        for weight in (cell.weight_ih, model.readout.weight):
+            weight.uniform_(0.1, 1.0)
+        cell.bias.zero_()
+    named = {"U": cell.weight_hh, "W": cell.weight_ih, "b": cell.bias, "V": model.readout.weight}
+    model.named = lambda: named
+    model(torch.ones(steps, 1, 1)).sum().backward()
+    found, first = amplitude(model, steps), kappa_first(model, steps)
+    expected = {"U": steps * (steps - 1) / 2, "W": steps, "V": steps}
+    for name, ratio in expected.items():
+        J = named[name].grad.square()
+        torch.testing.assert_close(J, found[name].expand_as(J), rtol=1e-9, atol=0)
+        torch.testing.assert_close(J / first[named[name]], torch.full_like(J, ratio), rtol=1e-9, atol=0)

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from _algorithm_1 import algorithm_1, unstacked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.algorithm_1 import algorithm_1, unstacked
 from holdfast import GRUCell, LSTMCell
 from holdfast.rrnn import (
     GRU_SETS,

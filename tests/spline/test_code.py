@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast
+from helpers.spline_models import INPUTS, build, models
 from holdfast.errors import SettingError, ShapeError
 from holdfast.spline import (
     PartitionCode,
@@ -22,8 +23,6 @@ from holdfast.spline import (
     regions_through_time,
     tsne_through_time,
 )
-
-from .models import INPUTS, build, models
 
 
 def random_code(count, steps=3, rows=2, bits=20, seed=0):

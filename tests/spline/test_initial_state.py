@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast
+from helpers.spline_models import INPUTS, OUTPUTS, build, models
 from holdfast.errors import SettingError
 from holdfast.spline import initial_state_penalty, initial_state_slope
-
-from .models import INPUTS, OUTPUTS, build, models
 
 cross_entropy, mse = nn.functional.cross_entropy, nn.functional.mse_loss
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import holdfast
+from helpers.spline_models import INPUTS, Model, build
 from holdfast.spline import affine_piece, linearise
-
-from .models import INPUTS, Model, build
 
 SMOOTH = {
     "gru": lambda: holdfast.GRU(INPUTS, 4, 2, backend="reference"),

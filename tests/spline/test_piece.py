@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast
+from helpers.spline_models import INPUTS, OUTPUTS, build, models
 from holdfast.errors import SettingError, ShapeError
 from holdfast.spline import MaxAffine, StepForm, affine_piece, step_form
-
-from .models import INPUTS, OUTPUTS, build, models
 
 steps_drawn = st.integers(1, 6)
 

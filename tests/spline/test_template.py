@@ -3,10 +3,9 @@
 import pytest
 import torch
 
+from helpers.spline_models import INPUTS, build
 from holdfast.errors import SettingError, ShapeError
 from holdfast.spline import affine_piece, plot_image_templates, plot_neighbours, plot_text_templates, templates
-
-from .models import INPUTS, build
 
 
 def test_templates_are_the_rows_of_the_slope_and_add_up_to_the_answer():
@@ -57,7 +56,7 @@ def test_permuted_pixels_go_back_to_their_places():
 
 
 def test_pictures_of_the_wrong_size_are_refused():
-    with pytest.raises(ShapeError, match="has 6 pixels, got 4"):
+    with pytest.raises(ShapeError, match="expects 6 pixels, got 4"):
         plot_neighbours(torch.rand(3, 4), [0], torch.tensor([[1]]), torch.tensor([[2]]), (2, 3))
 
 

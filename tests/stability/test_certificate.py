@@ -129,7 +129,7 @@ def test_what_cannot_be_certified_is_refused_with_the_reason():
         certificate(layer, 1.0, loss_lipschitz=1.0, loss_smoothness=1.0).weight_gap(3, 10, 0.1)
     with pytest.raises(NoBoundError, match=r"derived for one layer; .* has 2"):
         certificate(holdfast.RNN(2, 4, 2), 1.0, loss_lipschitz=1.0, loss_smoothness=1.0).gradient_gap(3)
-    with pytest.raises(SettingError, match=r"one layer; this one has 2"):
+    with pytest.raises(SettingError, match=r"one layer with region, got 2"):
         certificate(holdfast.RNN(2, 4, 2), 1.0, region=Region(0.5, 1.0))
     for bad in ({"eps": 0.0}, {"eps": math.nan}, {"loss_lipschitz": -1.0}, {"readout": -2.0}):
         with pytest.raises(SettingError):

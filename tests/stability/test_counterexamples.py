@@ -1,20 +1,15 @@
 """Propositions 3 and 4 of S4, as examples/03_stability.py runs them, and how far their printed wording carries."""
 
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "03_stability.py"
+from helpers.scripts import script
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("stability_example", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("examples/03_stability.py")
 
 
 def test_proposition_3_no_window_approximates_an_unstable_system(example, capsys):

@@ -190,10 +190,10 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
         project_(holdfast.RNN(2, 4))
     with pytest.raises(SettingError, match=r"method to be one of svd, fast"):
         project_(holdfast.RNN(2, 4), 0.9, method="qr")
-    with pytest.raises(NoBoundError, match=r"A region is for RNNCell and LinearCell; SGORNNCell"):
+    with pytest.raises(NoBoundError, match=r"A region expects RNNCell or LinearCell, got SGORNNCell"):
         project_(holdfast.SGORNN(2, 4), region=Region(0.5, 1.0))
     held = holdfast.RNNCell(2, 4)
     spectral_ball(held, "weight_hh", 0.9)
-    with pytest.raises(SettingError, match=r"parametrised and held by its own constraint"):
+    with pytest.raises(SettingError, match=r"RNNCell is parametrised; call"):
         project_(held, 0.5)
     assert contraction_rate(held) <= 0.9 + 1e-9

@@ -169,7 +169,7 @@ def test_tanh_is_neither_one_smooth_nor_two_smooth_but_four_over_three_root_thre
 
 
 def test_what_is_unknown_is_named():
-    with pytest.raises(NoBoundError, match=r"No slopes are known of the nonlinearity sin; known: tanh"):
+    with pytest.raises(NoBoundError, match=r"No slopes are known for the nonlinearity sin; known: tanh"):
         step_bounds(holdfast.RNNCell(2, 3, nonlinearity=torch.sin), 1.0)
 
     def cosine(z):
@@ -181,7 +181,7 @@ def test_what_is_unknown_is_named():
         Slopes(math.inf, 1.0, 1.0, 0.0)
     with pytest.raises(SettingError, match=r"finite radii"):
         Region(recurrent=-1.0, input=1.0)
-    with pytest.raises(NoBoundError, match=r"region bounds RNNCell and LinearCell.*FastRNNCell"):
+    with pytest.raises(NoBoundError, match=r"region expects RNNCell or LinearCell.*FastRNNCell"):
         step_bounds(holdfast.FastRNNCell(2, 3), 1.0, region=Region(0.5, 1.0))
     with pytest.raises(NoBoundError, match=r"states reached from zero; this one starts away"):
         step_bounds(holdfast.GRUCell(2, 3), 1.0, start=0.5)

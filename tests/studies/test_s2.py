@@ -50,6 +50,9 @@ def test_addition_at_paper_scale_is_as_printed(steps):
     options = it.options(irnn, "paper")
     assert (options["starts"], set(options["rates"]), "trial" in options) == (10, set(GRID), False)
     assert settings("addition", path.name).training.options["steps"] == steps
+    ours = settings("addition", f"invariant-{steps}").training
+    assert ours.options == {"steps": steps, "invariant": True}
+    assert ours.clip is None  # of the Euclidean norm, which a rescaling changes
 
 
 def test_mnist_at_paper_scale_is_as_printed():

@@ -61,8 +61,8 @@ def test_a_short_clip_is_filled_up_with_silence(folder):
     [
         (lambda folder: (folder / "labels.csv").unlink(), "no table"),
         (lambda folder: (folder / "c4.wav").unlink(), "lists the clip c4"),
-        (lambda folder: (folder / "c4.wav").write_bytes(b"no wave"), "no wave file"),
-        (lambda folder: write(folder / "c4.wav", np.zeros(RATE), width=1), "8 bits a sample"),
+        (lambda folder: (folder / "c4.wav").write_bytes(b"no wave"), "not a wave file"),
+        (lambda folder: write(folder / "c4.wav", np.zeros(RATE), width=1), "expected 16 bits per sample, got 8"),
         (lambda folder: (folder / "labels.csv").write_text("itemid,hasbird\nc1,maybe\n"), "line 2"),
         (lambda folder: (folder / "labels.csv").write_text("itemid,hasbird\nc1,1\n"), "at least 5"),
     ],
@@ -78,5 +78,5 @@ def test_impossible_settings_are_refused(folder):
         BirdAudio(folder=folder, parts=(0.7, 0.3)).load()
     with pytest.raises(SettingError, match="window"):
         BirdAudio(folder=folder, window=0.0).load()
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         BirdAudio(folder=folder / "nowhere").load()

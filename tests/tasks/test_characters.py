@@ -147,7 +147,7 @@ def test_no_character_is_drawn_twice(folder, monkeypatch):
 def test_impossible_options_are_refused(folder):
     with pytest.raises(SettingError, match="ptb, text8, text8-10m, enwik8, s1; got 'enwik9'"):
         Characters("enwik9").load()
-    with pytest.raises(SettingError, match="asked for 1,000 for validation, 2,000 for test, 10,000 for train"):
+    with pytest.raises(SettingError, match="got a request for 1,000 for validation, 2,000 for test, 10,000 for train"):
         Characters("s1", folder=folder).load()
     with pytest.raises(SettingError, match="at least 2 tokens"):
         Characters("enwik8", limit=0, folder=folder).load()

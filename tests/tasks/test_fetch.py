@@ -289,7 +289,7 @@ def test_a_link_in_a_tar_is_not_followed_out_of_it(folders, server, tmp_path):
         entry = tarfile.TarInfo("file.txt")
         entry.type, entry.linkname = tarfile.SYMTYPE, str(secret)
         archive.addfile(entry)
-    with pytest.raises(DataError, match="holds no file"):
+    with pytest.raises(DataError, match="has no file"):
         locate(source_of(TEXT, urls=(f"{server[0]}/set.tar",), member="file.txt"))
 
 

@@ -69,8 +69,8 @@ def test_the_first_of_two_lines_for_a_word_counts(tmp_path):
         ("the 1 2 3\ncat 1 two 3\n", "line 2: expected numbers.*two"),
         ("the 1 2 3\ncat 1 nan 3\n", "line 2: expected finite numbers, got nan"),
         ("the\n", "line 1: expected a word and some numbers"),
-        ("a 1 2\nb 3 4\n", "2 lines and none of the 4 words"),
-        ("", "0 lines and none of the 4 words"),
+        ("a 1 2\nb 3 4\n", "2 lines, but none of the 4 words"),
+        ("", "0 lines, but none of the 4 words"),
     ],
 )
 def test_a_damaged_line_is_named_by_its_number(tmp_path, text, message):

@@ -71,12 +71,12 @@ def test_samples_are_disjoint_pieces_of_their_own_split_and_the_same_in_every_ru
 
 
 def test_more_samples_than_the_text_has_are_refused_with_both_numbers(folder):
-    with pytest.raises(SettingError, match=r"hold 2 disjoint samples of 4 steps.*asked for 3 for train"):
+    with pytest.raises(SettingError, match=r"hold 2 disjoint samples of 4 steps.*got a request for 3 for train"):
         PennTreebank(window=4, protocol="samples", train=3, validation=1, test=1, folder=folder).load()
 
 
 def test_numbers_of_samples_mean_nothing_in_other_protocols_and_are_refused(folder):
-    with pytest.raises(SettingError, match='train count samples, so they need protocol="samples"'):
+    with pytest.raises(SettingError, match='train need protocol="samples"'):
         PennTreebank(train=3, folder=folder).load()
 
 

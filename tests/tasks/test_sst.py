@@ -167,7 +167,7 @@ def test_a_choice_of_test_sentences_is_the_same_in_every_run(folder):
     one, other = (options.load().data["test"] for _ in range(2))
     assert len(one) == 15
     assert torch.equal(one.targets, other.targets)
-    with pytest.raises(SettingError, match="test has 40 sentences; asked for 41"):
+    with pytest.raises(SettingError, match="test expects 1 to 40 sentences, got 41"):
         SentimentTrees(5, test=41, folder=folder).load()
 
 
@@ -186,7 +186,7 @@ def test_vectors_reach_the_task_in_the_order_of_its_vocabulary(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": 4}, "2, 3 and 5 classes; got 4"),
+        ({"classes": 4}, "2, 3 or 5, got 4"),
         ({"padding": "middle"}, "'middle'"),
         ({"max_length": 0}, "at least 1"),
     ],
@@ -198,7 +198,7 @@ def test_impossible_options_are_refused(folder, options, message):
 
 def test_a_file_without_a_usable_tree_is_refused(folder):
     (folder / "dev.txt").write_text("(2 (2 A) (2 film))\n")
-    with pytest.raises(DataError, match=r"dev.txt holds no tree that belongs to one of the 2 classes"):
+    with pytest.raises(DataError, match=r"dev.txt has no tree of one of the 2 classes"):
         SentimentTrees(2, folder=folder).load()
 
 

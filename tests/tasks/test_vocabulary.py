@@ -50,7 +50,7 @@ def test_unk_that_stands_in_the_text_keeps_its_rank():
 
 def test_without_an_unknown_token_a_new_token_is_an_error():
     vocabulary = Vocabulary.of("ab", unknown=None)
-    with pytest.raises(DataError, match="'z' is none of the 2 tokens"):
+    with pytest.raises(DataError, match="'z' is not one of the 2 tokens"):
         vocabulary.encode("az")
 
 

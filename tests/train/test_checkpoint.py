@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from _runs import noisy_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.noisy_run import noisy_run
 from holdfast.errors import CheckpointError, SettingError, UncheckedWarning
 from holdfast.train import checkpoint, fit
 

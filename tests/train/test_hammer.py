@@ -3,9 +3,9 @@
 import subprocess
 import sys
 
-import hammer
 import pytest
 
+from helpers import environment, hammer
 from holdfast.train import sums
 
 
@@ -24,7 +24,7 @@ def test_the_hammer_finds_what_it_looks_for(monkeypatch, capsys):
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bits():
     """In a process of its own, since it forks; SIGKILL at random moments, every end compared byte by byte."""
-    words = [sys.executable, hammer.__file__, "kills", "12", "--seed", "0"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    words = [sys.executable, "-m", "helpers.hammer", "kills", "12", "--seed", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 of them different from the run left alone" in done.stdout

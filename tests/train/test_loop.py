@@ -8,9 +8,9 @@ import signal
 
 import pytest
 import torch
-from _runs import noisy_run, stream
 from torch import nn
 
+from helpers.noisy_run import noisy_run, stream
 from holdfast.errors import DivergedError, Interrupted, SettingError
 from holdfast.tasks import Addition, Arrays, Sequences, Spec
 from holdfast.train import LRSchedule, ModelSettings, Training, build, evaluate, fit

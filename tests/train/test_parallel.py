@@ -2,31 +2,22 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from _runs import stream
 
-from holdfast.train import ModelSettings, Training, build, fit
+from helpers import environment
+from helpers.noisy_run import run_a_stream
 from holdfast.train.checkpoint import load
 
 RUN = """
 import sys, torch, warnings
 warnings.filterwarnings("ignore")
-sys.path.insert(0, sys.argv[1])
-import test_parallel
+from helpers.noisy_run import run_a_stream
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
-test_parallel.run(sys.argv[2])
+run_a_stream(sys.argv[1])
 """
-
-
-def run(folder):
-    torch.manual_seed(0)
-    task = stream()
-    training = Training(epochs=2, batch=4, lr=1e-2, clip=0.5, carry_state=True, evaluate_every=7)
-    return fit(build(ModelSettings("gru", 5), task.spec), task, training, folder, progress=False)
 
 
 @pytest.mark.slow
@@ -36,10 +27,10 @@ def test_two_gloo_processes_follow_one_to_rounding(tmp_path):
     script.write_text(RUN)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(
-        [*torchrun, str(Path(__file__).parent), str(tmp_path / "two")], capture_output=True, text=True, timeout=240
+        [*torchrun, str(tmp_path / "two")], capture_output=True, text=True, timeout=240, env=environment()
     )
     assert done.returncode == 0, done.stderr
-    outcome = run(tmp_path / "one")
+    outcome = run_a_stream(tmp_path / "one")
     one, two = (load(tmp_path / folder / "last.safetensors") for folder in ("one", "two"))
     assert len(two["processes"]) == 2
     for name, weight in one["model"].items():

@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-from _runs import noisy_run
 
+from helpers import environment
+from helpers.noisy_run import noisy_run
 from holdfast.errors import CheckpointError, Interrupted
 from holdfast.train import fit
 
@@ -18,12 +18,11 @@ FILES = ("last.safetensors", "best.safetensors", "log.jsonl")
 KILLS = """
 import os, random, shutil, signal, sys, time
 import torch
-sys.path.insert(0, sys.argv[1])
-from _runs import noisy_run
+from helpers.noisy_run import noisy_run
 from holdfast.train import fit
 import lightning_fabric  # what every attempt needs is imported once, before the forks
 
-folder, kills, moments, longest = sys.argv[2], 0, random.Random(11), 0.25
+folder, kills, moments, longest = sys.argv[1], 0, random.Random(11), 0.25
 while kills < 20:
     child = os.fork()
     if child == 0:
@@ -53,11 +52,11 @@ def same_files(one, other):
 @pytest.mark.slow
 def test_a_run_killed_twenty_times_ends_with_the_same_bits_as_one_left_alone(tmp_path):
     """SIGKILL at random moments; weights, optimiser, generators and log are compared byte by byte."""
-    script = [sys.executable, "-c", KILLS, str(Path(__file__).parent), str(tmp_path / "killed")]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=300)
+    script = [sys.executable, "-c", KILLS, str(tmp_path / "killed")]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=300, env=environment())
     assert done.stdout == "killed 20\n", done.stderr
-    alone = [sys.executable, "-c", KILLS.replace("kills < 20", "kills < 0"), script[3], str(tmp_path / "alone")]
-    subprocess.run(alone, check=True, timeout=300)
+    alone = [sys.executable, "-c", KILLS.replace("kills < 20", "kills < 0"), str(tmp_path / "alone")]
+    subprocess.run(alone, check=True, timeout=300, env=environment())
     assert same_files(tmp_path / "killed", tmp_path / "alone")
 
 

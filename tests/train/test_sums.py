@@ -5,8 +5,8 @@ import shutil
 import subprocess
 
 import pytest
-from _runs import noisy_run
 
+from helpers.noisy_run import noisy_run
 from holdfast.errors import CheckpointError
 from holdfast.train import checkpoint, fit, sums
 from holdfast.train.log import read_log

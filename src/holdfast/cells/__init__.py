@@ -1,6 +1,6 @@
 """The definition of each recurrence, one model per file, and ``step_form``: what many of them have in common."""
 
-from holdfast.cells._base import Cell
+from holdfast.cells._base import Cell, CheckedLoad
 from holdfast.cells.elman import RNNCell
 from holdfast.cells.exprnn import ExpRNNCell
 from holdfast.cells.fastrnn import FastRNNCell
@@ -13,6 +13,7 @@ from holdfast.cells.vprnn import VPRNNCell
 
 __all__ = [
     "Cell",
+    "CheckedLoad",
     "ExpRNNCell",
     "FastRNNCell",
     "GRUCell",

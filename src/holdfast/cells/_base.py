@@ -18,41 +18,40 @@ __all__ = ["Cell", "CheckedLoad"]
 class CheckedLoad(nn.Module):
     """A module that checks a ``state_dict`` before it loads any of it, so that a wrong one changes nothing.
 
-    ``load_state_dict`` checks names (if ``strict``) and shapes. Inside a larger module only shapes are checked, since
-    PyTorch does not pass ``strict`` on to its parts; it reports wrong names itself, after it has loaded what fits.
+    ``load_state_dict`` checks names (if ``strict``) and shapes. Inside a module of another library the shapes are still
+    checked first. Wrong names alone are then reported by PyTorch, which loads what fits and raises if ``strict``: it
+    does not pass ``strict`` on to the parts of a module.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_load_state_dict_pre_hook(_check_shapes)
+        self.register_load_state_dict_pre_hook(_check_as_part)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        _check_state_dict(self, state_dict, "", names=strict)
+        _check_state_dict(self, state_dict, "", strict)
         return super().load_state_dict(state_dict, strict, assign)
 
 
-def _check_shapes(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
-    _check_state_dict(module, state_dict, prefix, names=False)
+def _check_as_part(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    _check_state_dict(module, state_dict, prefix, strict=False)
 
 
-def _check_state_dict(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *, names: bool) -> None:
+def _check_state_dict(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, strict: bool) -> None:
     own = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
     found = {
         key[len(prefix) :]: tuple(value.shape) if isinstance(value, Tensor) else None
         for key, value in state_dict.items()
         if key.startswith(prefix)
     }
-    missing, extra = (own.keys() - found.keys(), found.keys() - own.keys()) if names else ((), ())
-    problems = [
-        f"{word} {', '.join(sorted(keys))}" for word, keys in (("missing:", missing), ("not known:", extra)) if keys
-    ]
-    problems += [
+    named = {"missing:": own.keys() - found.keys(), "not known:": found.keys() - own.keys()}
+    names = [f"{word} {', '.join(sorted(keys))}" for word, keys in named.items() if keys]
+    shapes = [
         f"{name} is {found[name]} instead of {own[name]}" for name in own if found.get(name, own[name]) != own[name]
     ]
-    if problems:
+    if shapes or (names and strict):
         raise StateDictError(
-            f"{type(module).__name__} cannot load this state_dict: {'; '.join(problems)}. Nothing in it was changed. "
-            "Build the same layer with the same sizes first, or use holdfast.from_torch for a torch.nn layer."
+            f"{type(module).__name__} cannot load this state_dict: {'; '.join(names + shapes)}. Nothing in it was "
+            "changed. Build the same layer with the same sizes first, or use holdfast.from_torch for a torch.nn layer."
         )
 
 

@@ -41,7 +41,7 @@ __all__ = ["StepForm", "cells_with_form", "step_form"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepForm:
-    """(1) and (2) of a cell, with its own parameters: gradients flow back to them.
+    """The form (1), (2) of a cell, with its own parameters: gradients flow back to them.
 
     Args:
         weight_ih: W, (hidden, input).
@@ -104,7 +104,7 @@ class StepForm:
 
 @functools.singledispatch
 def step_form(cell: Any) -> StepForm | None:
-    """(1) of a cell; None for a cell of another form. Register a cell of your own with ``step_form.register``.
+    """The form (1) of a cell; None for a cell of another form. Register a cell of your own with ``step_form.register``.
 
     Example:
         >>> from holdfast import LSTMCell

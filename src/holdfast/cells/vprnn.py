@@ -22,7 +22,7 @@ class VPRNNCell(Cell):
     """One step of a volume-preserving RNN.
 
     Args:
-        input_size, hidden_size: features of ``x`` and of ``h``; ``hidden_size`` is even, for units rotate in pairs.
+        input_size, hidden_size: features of ``x`` and of ``h``; ``hidden_size`` is even, since units rotate in pairs.
         nonlinearity: φ, by name or any elementwise callable.
         bias: whether to add b.
         sublayers: k, the number of rotations; default 2 ⌈log₂ hidden_size⌉.

@@ -17,6 +17,7 @@ from holdfast.cli._verb import ExitCode, in_flags, is_main_process, say
 from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.estimators.forecast_run import ForecastRequest
     from holdfast.runs.compare import Comparison
     from holdfast.runs.request import Chosen
     from holdfast.tasks import Task
@@ -29,6 +30,7 @@ EXAMPLES = (
     "holdfast train addition --cell sgornn --cell lstm --run runs/both  # compare two cells: a table and a plot",
     "holdfast train --data mine.csv --target label  # chooses the other settings and prints them",
     "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
+    "holdfast train --data airline.csv --forecast passengers --horizon 12  # with intervals and a plot",
     "holdfast train --config run.toml --seed 1",
     "holdfast train addition --devices 2 --run runs/two-processes",
 )
@@ -56,6 +58,20 @@ def train(
     impute: Annotated[
         str | None,
         _what(help="Fill in missing numbers: mean, last or zero.", autocompletion=among(("mean", "last", "zero"))),
+    ] = None,
+    forecast: Annotated[
+        list[str] | None, _what(help="Column of that file to forecast, --horizon steps ahead. Repeat for several.")
+    ] = None,
+    horizon: Annotated[int, _what(min=1, help="Steps to forecast.")] = 12,
+    known: Annotated[
+        list[str] | None, _what(help="Column that is known for the future too, for --forecast. Repeat for several.")
+    ] = None,
+    season: Annotated[
+        int | None, _what(min=1, help="Steps of a season, for --forecast; 1 for none.", show_default="found")
+    ] = None,
+    time: Annotated[str | None, _what(help="Column that orders the steps.", show_default="found by name")] = None,
+    sequence: Annotated[
+        str | None, _what(help="Column that says to which sequence a row belongs.", show_default="found by name")
     ] = None,
     cell: Annotated[
         list[str] | None,
@@ -107,11 +123,9 @@ def train(
     if updates is not None and epochs is not None:
         raise typer.BadParameter("give --updates or --epochs, not both.", param_hint="--epochs")
     for name, value in (("--test", test), ("--impute", impute)):
-        if value is not None and data is None and config is None:
-            raise typer.BadParameter("it is for your own data; add --data FILE.", param_hint=name)
-    given: dict[str, Any] = {
-        "task.test_path": test and str(test.resolve()),
-        "task.impute": impute,
+        if value is not None and (forecast or (data is None and config is None)):
+            raise typer.BadParameter("it is for your own data and a target; add --data FILE.", param_hint=name)
+    trained: dict[str, Any] = {
         "cell.hidden_size": hidden,
         "cell.layers": layers,
         "train.updates": updates,
@@ -124,7 +138,27 @@ def train(
         "train.patience": patience,
         "train.seed": seed,
     }
-    options = {key: value for key, value in given.items() if value is not None}
+    options = {key: value for key, value in trained.items() if value is not None}
+    if forecast:
+        given = {
+            "--target": target,
+            "--cell": cell,
+            "--set": set_,
+            "--config": config,
+            "TASK": task,
+            "--figure": figure,
+        }
+        _refuse(data, {**given, "--devices": devices > 1}, options)
+        from holdfast.estimators.forecast_run import ForecastRequest
+
+        columns = tuple(forecast), horizon, tuple(known or ()), time, sequence
+        _forecast(ForecastRequest(data or Path(), *columns, season, seed or 0), run, as_json)
+        return
+    for name, value in (("--known", known), ("--season", season)):
+        if value:
+            raise typer.BadParameter("is for forecasts; add --forecast COLUMN.", param_hint=name)
+    own = {"time": time, "sequence": sequence, "impute": impute, "test_path": test and str(test.resolve())}
+    options |= {f"task.{key}": value for key, value in own.items() if value is not None}
     chosen = choose(Request(task, data, tuple(target or ()), tuple(cell or ()), options, tuple(set_ or ()), config))
     for sentence in chosen.choices:
         say(in_flags(sentence))
@@ -134,6 +168,36 @@ def train(
         raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
         _several(chosen, run, figure, quiet, as_json)
+
+
+def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) -> None:
+    """Options that a forecast has no use for."""
+    if data is None:
+        raise typer.BadParameter("it names a column of a file; add --data FILE.", param_hint="--forecast")
+    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule"}
+    used = [name for name, value in others.items() if value]
+    used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
+    if used:
+        why = "a forecast is its own target" if used[0] == "--target" else "a forecast is not trained step by step"
+        raise typer.BadParameter(f"give --forecast or {used[0]}, not both: {why}.", param_hint="--forecast")
+
+
+def _forecast(request: ForecastRequest, run: Path | None, as_json: bool) -> None:
+    from holdfast.estimators.forecast_run import PICTURE, train_forecast
+
+    folder = _folder(run, f"forecast-{'-'.join(request.forecast)}".replace(os.sep, "-"))
+    done = train_forecast(request, folder)
+    forecaster = done.forecaster
+    if as_json:
+        chosen = {"model": forecaster.model_, "season": forecaster.season_, "scores": forecaster.scores_}
+        show_json({"folder": str(folder), **chosen, "interval": forecaster.coverage_, "choices": done.choices})
+        return
+    say(f"Run folder: {folder}")
+    for sentence in done.choices:
+        show(sentence)
+    if (folder / PICTURE).is_file():
+        show(f"Plot: {folder / PICTURE}")
+    show(f"Next: holdfast predict {folder} --out forecast.csv")
 
 
 def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
@@ -172,10 +236,11 @@ def show_outcome(folder: Path, outcome: Outcome, as_json: bool, task: Task | Non
     reason = f" {outcome.reason}" if outcome.reason else ""
     best = f" Best: {number(outcome.best)} at update {outcome.best_update}." if outcome.best is not None else ""
     skipped = f" Skipped {outcome.skipped} non-finite updates." if outcome.skipped else ""
+    rewinds = f" Spikes of the loss put earlier weights back {outcome.rewinds} times." if outcome.rewinds else ""
     show(
         f"{outcome.status.capitalize()} after {outcome.updates} updates in {outcome.seconds:.1f} s, "
         f"{outcome.parameters:,} parameters.{reason}\n"
-        f"Last evaluation: {scores}.{best}{skipped}\n"
+        f"Last evaluation: {scores}.{best}{skipped}{rewinds}\n"
         f"Next: holdfast evaluate {folder}"
     )
 

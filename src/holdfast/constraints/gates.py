@@ -37,7 +37,7 @@ class ScalarGates(nn.Module):
     rounding, but for the real numbers that the two floating-point results are. β = 0 only if α = 1/2 under (2).
 
     Args:
-        alpha_logit, beta_logit: where a and b start; -3 and 3 (FastRNN's start) unless given. SGORNN's are -3.75 and 3.
+        alpha_logit, beta_logit: start of a and b; default -3 and 3, as in FastRNN. SGORNN's are -3.75 and 3.
         clip: ``"2alpha"`` for (2), ``"alpha"`` for (3), or None.
         horizon: T > 2; start by (4) instead. With ``clip="2alpha"`` this start lies on the edge of the clip.
 

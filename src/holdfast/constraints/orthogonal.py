@@ -105,7 +105,7 @@ class OrthogonalMap(nn.Module, ABC):
 
 
 class RotationProduct(OrthogonalMap):
-    """(1): k sublayers, each a fixed permutation and then size/2 plane rotations. VPRNN's map, S3 (2).
+    """A product of plane rotations (1): k sublayers, each a permutation and size/2 rotations. VPRNN's map, S3 (2).
 
     It costs less than a dense product and has k size/2 parameters, so it reaches a surface inside the orthogonal
     matrices; ``contains`` tests for the sign of the determinant only.
@@ -114,7 +114,7 @@ class RotationProduct(OrthogonalMap):
 
     Args:
         size: even.
-        sublayers: k, 2 ⌈log₂ size⌉ unless given.
+        sublayers: k; default 2 ⌈log₂ size⌉.
 
     Example:
         >>> U = RotationProduct(128)
@@ -198,7 +198,7 @@ class _Skew(_Dense):
 
 
 class SkewExponential(_Skew):
-    """(2): the exponential of a skew matrix, stored as its size(size-1)/2 entries below the diagonal.
+    """The exponential of a skew matrix (2), stored as its size(size-1)/2 entries below the diagonal.
 
     Law: U is a rotation for all parameters, and every rotation is reached.
 
@@ -223,13 +223,13 @@ class SkewExponential(_Skew):
 
 
 class ScaledCayley(_Skew):
-    """(3): the Cayley transform of a skew matrix, its columns then multiplied by fixed signs. scoRNN's map.
+    """The Cayley transform of a skew matrix (3), with its columns multiplied by fixed signs. scoRNN's map.
 
     Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and every such U is reached for which UD
     has no eigenvalue -1.
 
     Args:
-        negative_signs: how many entries of D, the last ones, are -1; size//2 unless given.
+        negative_signs: number of entries of D, the last ones, that are -1; default size//2.
         init: as ``SkewExponential``.
 
     Example:
@@ -261,13 +261,13 @@ class ScaledCayley(_Skew):
 
 
 class HouseholderProduct(_Dense):
-    """(4): a product of reflections, one per row of ``reflectors``; the last row is applied first.
+    """A product of reflections (4), one per row of ``reflectors``; the last row is applied first.
 
     Law: U is orthogonal for all parameters, and every orthogonal U with rank(I - U) ≤ reflections is reached: all of
     them if reflections = size. A row of zeros is the identity and has no gradient.
 
     Args:
-        reflections: m, size unless given.
+        reflections: m; default size.
 
     Example:
         >>> U = HouseholderProduct(5, reflections=2)

@@ -1,7 +1,7 @@
 """Conversion between PyTorch's layers and ours: the same function, weight for weight.
 
 PyTorch has two biases where one is enough; ours is their sum, and converted back the second is zero. The GRU's b_hn is
-multiplied by the reset gate, so it is kept apart.
+multiplied by the reset gate, so it stays a parameter of its own.
 """
 
 from __future__ import annotations
@@ -39,18 +39,7 @@ def from_torch(layer: nn.RNNBase) -> Recurrent:
     settings: dict[str, Any] = {"bias": layer.bias}
     if layer.mode.startswith("RNN"):
         settings["nonlinearity"] = layer.nonlinearity
-    example: Any = layer.weight_ih_l0
-    ours = OURS[layer.mode](
-        layer.input_size,
-        layer.hidden_size,
-        layer.num_layers,
-        batch_first=layer.batch_first,
-        dropout=layer.dropout,
-        bidirectional=layer.bidirectional,
-        dtype=example.dtype,
-        device=example.device,
-        **settings,
-    )
+    ours = OURS[layer.mode](**_shared(layer, layer.weight_ih_l0), **settings)
     with torch.no_grad():
         for name, cell in zip(ours._names, ours.cells, strict=True):
             weights = {part: getattr(layer, f"{part}_{name}") for part in _torch_parts(layer.bias)}
@@ -88,24 +77,19 @@ def to_torch(layer: Recurrent) -> nn.RNNBase:
         reason = f"initial_state={layer.initial_state.kind!r}, which torch.nn does not have"
     if reason is not None:
         raise ConversionError(f"to_torch expects an RNN, LSTM or GRU as in torch.nn, got a layer with {reason}.")
-    example = cells[0].example_weight()
-    theirs = {RNNCell: nn.RNN, LSTMCell: nn.LSTM, GRUCell: nn.GRU}[kind](  # type: ignore[index]
-        layer.input_size,
-        layer.hidden_size,
-        layer.num_layers,
-        bias=cells[0].bias is not None,
-        batch_first=layer.batch_first,
-        dropout=layer.dropout,
-        bidirectional=layer.bidirectional,
-        dtype=example.dtype,
-        device=example.device,
-        **settings,
-    )
+    settings |= _shared(layer, cells[0].example_weight()) | {"bias": cells[0].bias is not None}
+    theirs = {RNNCell: nn.RNN, LSTMCell: nn.LSTM, GRUCell: nn.GRU}[kind](**settings)  # type: ignore[index]
     with torch.no_grad():
         for name, cell in zip(layer._names, cells, strict=True):
             for part, value in _to_theirs(cell).items():
                 getattr(theirs, f"{part}_{name}").copy_(value)
     return theirs.train(layer.training)
+
+
+def _shared(layer: nn.Module, weight: Any) -> dict[str, Any]:
+    """The arguments that both kinds of layers have."""
+    names = ("input_size", "hidden_size", "num_layers", "batch_first", "dropout", "bidirectional")
+    return {name: getattr(layer, name) for name in names} | {"dtype": weight.dtype, "device": weight.device}
 
 
 def _torch_parts(bias: bool) -> tuple[str, ...]:

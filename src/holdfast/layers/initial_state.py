@@ -66,11 +66,12 @@ class InitialState(nn.Module):
         for value in self.values:
             nn.init.zeros_(value)
 
-    def forward(self, batch: int, like: Tensor) -> State:  # entries (rows, batch, size)
+    def forward(self, batch: int, like: Tensor, *, noise: bool = True) -> State:  # entries (rows, batch, size)
+        """The first states; ``noise=False`` is a random start in evaluation."""
         if self.kind == "learned":
             return tuple(value.unsqueeze(1).expand(-1, batch, -1) for value in self.values)
         shapes = [(self.rows, batch, size) for size in self.sizes]
-        if isinstance(self.kind, RandomStart) and self.training:
+        if isinstance(self.kind, RandomStart) and self.training and noise:
             return tuple(self.kind.std * torch.randn(s, dtype=like.dtype, device=like.device) for s in shapes)
         return tuple(torch.zeros(s, dtype=like.dtype, device=like.device) for s in shapes)
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from holdfast.cells import Cell
-from holdfast.cells._base import CheckedLoad
+from holdfast.cells import Cell, CheckedLoad
 from holdfast.engine import in_weights_type, scan
 from holdfast.engine.scan import BACKENDS
 from holdfast.errors import DTypeError, SettingError, ShapeError, one_of, positive_size

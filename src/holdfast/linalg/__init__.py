@@ -1,1 +1,1 @@
-"""Pure tensor functions: plane rotations (givens), maps onto orthogonal matrices (skew), norms. They know no cell."""
+"""Pure tensor functions: plane rotations (givens), maps onto orthogonal matrices (skew), norms."""

@@ -24,13 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.errors import ShapeError, positive_size
 
-__all__ = [
-    "default_sublayers",
-    "random_permutations",
-    "rotate",
-    "rotation_matrix",
-    "rotations_as_primitive",
-]
+__all__ = ["default_sublayers", "random_permutations", "rotate", "rotation_matrix", "rotations_as_primitive"]
 
 Rows = Float[Tensor, "*batch size"]
 Angles = Float[Tensor, "sublayers half"]
@@ -59,13 +53,7 @@ def rotations_as_primitive() -> Iterator[None]:
         _as_primitive.reset(token)
 
 
-def rotate(
-    x: Rows,
-    angles: Angles,
-    permutations: Permutations,
-    *,
-    inverse: bool = False,
-) -> Rows:
+def rotate(x: Rows, angles: Angles, permutations: Permutations, *, inverse: bool = False) -> Rows:
     """U(Θ) x for every row x, by (1); its transpose with ``inverse=True``.
 
     Law: ‖U(Θ) x‖ = ‖x‖, and the inverse undoes the map, for all angles and permutations.
@@ -114,7 +102,7 @@ def default_sublayers(size: int) -> int:
 
 
 def random_permutations(sublayers: int, size: int, generator: torch.Generator | None = None) -> Permutations:
-    """π_1, ..., π_k, each uniform over all permutations; from torch's own generator unless one is given.
+    """π_1, ..., π_k, each uniform over all permutations; from torch's own generator by default.
 
     Example:
         >>> random_permutations(3, 4).sort().values[0]
@@ -162,9 +150,8 @@ def _undo(x: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
 
 
 def _rotate_op(x: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
-    return (
-        _apply(x, angles, permutations) if len(angles) else x.clone()
-    )  # an operator's output must not alias its input
+    # an operator's output must not alias its input
+    return _apply(x, angles, permutations) if len(angles) else x.clone()
 
 
 def _rotate_backward_op(grad: Tensor, output: Tensor, angles: Tensor, permutations: Tensor) -> tuple[Tensor, Tensor]:

@@ -59,7 +59,7 @@ def orthogonality_error(Q: Matrix) -> float:
 
 
 def is_orthogonal(Q: Square, tol: float | None = None) -> bool:
-    """Whether Q is square with ε(Q) ≤ ``tol``, which is ``orthogonality_tolerance`` of its type unless given.
+    """Whether Q is square with ε(Q) ≤ ``tol``, by default the ``orthogonality_tolerance`` of its type.
 
     Example:
         >>> is_orthogonal(torch.eye(3)), is_orthogonal(2 * torch.eye(3))

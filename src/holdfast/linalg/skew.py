@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.errors import OutsideSetError, ShapeError
-from holdfast.linalg.norms import orthogonality_error, orthogonality_tolerance
+from holdfast.linalg.norms import nearest_orthogonal, orthogonality_error, orthogonality_tolerance
 
 __all__ = [
     "cayley",
@@ -132,7 +132,7 @@ def householder_product(V: Reflectors) -> Square:
 
 
 def log_map(Q: Square) -> Square:
-    """A skew A with exp(A) = Q for a rotation Q, all its angles in [-π, π]. Worked out in float64; no gradient.
+    """A skew A with exp(A) = Q for a rotation Q, all its angles in [-π, π]. Computed in float64, without a gradient.
 
     Law: ``exp_map(log_map(Q)) == Q`` up to rounding for every rotation, half-turns (eigenvalue -1) included.
 
@@ -160,7 +160,7 @@ def log_map(Q: Square) -> Square:
 
 
 def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
-    """A skew A and signs D with Q = (I + A)⁻¹ (I - A) D, for any orthogonal Q. Worked out in float64; no gradient.
+    """A skew A and signs D with Q = (I + A)⁻¹ (I - A) D, for any orthogonal Q. Computed in float64, without a gradient.
 
     D is chosen along the elimination of Q + D, each sign that of the current pivot: no pivot is below 1, so Q + D is
     far from singular and A = (I - QD)(I + QD)⁻¹ exists.
@@ -185,7 +185,7 @@ def cayley_inverse(Q: Square) -> tuple[Square, Signs]:
 
 
 def householder_inverse(Q: Square) -> tuple[Square, Signs]:
-    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Worked out in float64; no gradient.
+    """Reflectors V and signs D with Q = H_1 ... H_n D, for any orthogonal Q. Computed in float64, without a gradient.
 
     By elimination, each v_i chosen away from cancellation: none is zero, so each one can learn.
 
@@ -243,15 +243,10 @@ def _newton_step(Q: Tensor) -> Tensor:
     return 1.5 * Q - 0.5 * Q @ (Q.mT @ Q)
 
 
-def _polar(M: Tensor) -> Tensor:
-    left, _, right = torch.linalg.svd(M)
-    return left @ right
-
-
 def _log_away_from_pi(R: Tensor) -> Tensor:
     """The logarithm of R, for a rotation R with no angle near π, by two square roots and an arcsine."""
     identity = torch.eye(len(R), dtype=R.dtype, device=R.device)
-    quarter = _polar(identity + _polar(identity + R))
+    quarter = nearest_orthogonal(identity + nearest_orthogonal(identity + R))
     sines, V = torch.linalg.eigh(-0.5j * (quarter - quarter.mT).to(torch.complex128))
     return (1j * (V * (4 * sines.clamp(-1, 1).asin())) @ V.mH).real
 
@@ -267,4 +262,4 @@ def _complex_structure(B: Tensor) -> Tensor:
     upper, kernel = V[:, half + idle :], V[:, half - idle : half + idle]
     _, basis = torch.linalg.eigh((kernel @ kernel.mH).real)  # a projector: 1 on the kernel, 0 off it
     left, right = basis[:, len(B) - 2 * idle : len(B) - idle], basis[:, len(B) - idle :]
-    return _polar(-2 * (upper @ upper.mH).imag + right @ left.mT - left @ right.mT)
+    return nearest_orthogonal(-2 * (upper @ upper.mH).imag + right @ left.mT - left @ right.mT)

@@ -118,13 +118,13 @@ class PathNetwork:
                 )
             width = layer.hidden_size
 
-    def ones(self) -> Tensor:
+    def ones(self, dtype: torch.dtype = torch.float64) -> Tensor:
         """The input of ones, at one step."""
         if pieces := (self.encoder or (() if self.layers else self.decoder)):
             shape = pieces[0].input_shape() if self.input_shape is None else self.input_shape
         else:
             shape = (self.layers[0].weight_ih.shape[1],)
-        return torch.ones((), dtype=torch.float64, device=next(self.edges()).device).expand(shape)
+        return torch.ones((), dtype=dtype, device=next(self.edges()).device).expand(shape)
 
     def edges(self) -> Iterator[Tensor]:
         """Every tensor of weights, once for each place that uses it."""

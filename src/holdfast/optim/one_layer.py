@@ -18,7 +18,7 @@ from holdfast.engine.kernels.flow import compiled_flow, fits
 from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Dense
 
-__all__ = ["one_layer_first"]
+__all__ = ["EXACT", "LOST", "is_one_layer", "one_layer_first"]
 
 LOST = 2.0**-126  # the least normal float32
 EXACT = 2.0**24  # 1 / the rounding of float32
@@ -36,7 +36,7 @@ def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tenso
         True
     """
     parts = _parts(network)
-    if parts is None or not fits(parts[0].weight_hh):
+    if parts is None or not is_one_layer(network):
         return None
     layer, (weight, bias) = parts[0], parts[1].tensors
     U, W = layer.weight_hh.square(), layer.weight_ih
@@ -58,6 +58,17 @@ def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tenso
     if bias is not None:
         found[bias] = read.new_full((1,), steps if every else 1).expand_as(bias)
     return found
+
+
+def is_one_layer(network: PathNetwork) -> bool:
+    """Whether (2) is for this network.
+
+    Example:
+        >>> is_one_layer(PathNetwork(decoder=(Dense(torch.ones(1, 1)),)))
+        False
+    """
+    parts = _parts(network)
+    return parts is not None and fits(parts[0].weight_hh)
 
 
 def _parts(network: PathNetwork) -> tuple[Recurrence, Dense] | None:

@@ -13,6 +13,7 @@ the 2. Both forms are right for Theorem 2. Source: S2, §4, Appendix A. Derivati
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Literal
 
@@ -22,8 +23,8 @@ from torch import Tensor, nn
 from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.optim.describe import path_network
 from holdfast.optim.network import PathNetwork
-from holdfast.optim.one_layer import one_layer_first
-from holdfast.optim.pieces import outer
+from holdfast.optim.one_layer import EXACT, LOST, is_one_layer, one_layer_first
+from holdfast.optim.pieces import compact, outer
 from holdfast.optim.second_term import edge_pairs
 from holdfast.optim.squared_network import (
     Backward,
@@ -85,8 +86,8 @@ def kappa_first(
     Law: κ⁽¹⁾_i ≥ 0 and finite; multiplied by (β_u/β_v)² if ``rescale_`` multiplies p_i by β_v/β_u.
 
     Args: as in ``path_norm_sq``, and
-        dtype: float64, or float32 for a network of one layer with float32 weights, which takes half the time. If
-            the range of float32 is too small, and for other networks, κ is float64 anyway.
+        dtype: float64, or float32 for a recurrent network with float32 weights, which takes half the time. If the range
+            of float32 is too small, and for other networks, κ is float64 anyway.
 
     Example:
         >>> from holdfast import RNN
@@ -103,8 +104,10 @@ def kappa_first(
         return _first(network, forward, backward_flows(network, forward))
 
     with one_thread_if_small(network):
-        if dtype == torch.float32 and (found := one_layer_first(network, steps, every)):
-            return found
+        if dtype == torch.float32:
+            single = one_layer_first if is_one_layer(network) else _single
+            if found := single(network, steps, every):
+                return found
         return first_finite("kappa_first", network, steps, compute, lambda found: list(found.values()))
 
 
@@ -203,6 +206,33 @@ def _first(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:
         add(weight, of_weight)
         add(bias, of_bias if of_bias is None or count == 1 else count * of_bias, 0.0)
     return found
+
+
+def _single(network: PathNetwork, steps: int, every: bool) -> Kappa | None:
+    """κ⁽¹⁾ in float32; ``None`` if a weight is of another type, or if the range of float32 is too small.
+
+    What underflows is at most 2⁻¹²⁶ in each of steps · width products of a flow, and what is lost of a flow at one step
+    reaches a κ times at most T of the flows on its other side. So κ stands if it is 2²⁴ times as large as all that.
+    """
+    weights = list(network.edges())
+    if not network.layers or any(weight.dtype != torch.float32 for weight in weights):
+        return None
+    forward = forward_flows(network, steps, every, to_the_end=False, dtype=torch.float32)
+    backward = backward_flows(network, forward)
+    found = _first(network, forward, backward)
+    flows = [
+        *forward.encoded,
+        *forward.states,
+        *forward.decoded,
+        *backward.states,
+        *backward.decoder,
+        *backward.encoder,
+    ]
+    largest = max(float(compact(flow).amax()) for flow in flows)
+    least, most = zip(*(map(float, compact(value).aminmax()) for value in found.values()), strict=True)
+    width = max(max(weight.shape) for weight in weights)
+    lost = LOST * steps * steps * width * len(network.layers) * max(1.0, largest)
+    return found if max(*most, largest) < math.inf and min(least) > EXACT * lost else None
 
 
 def _second(network: PathNetwork, forward: Forward, backward: Backward) -> Kappa:

@@ -1,16 +1,18 @@
 """Path-SGD and Path-Adam: PyTorch's own optimisers, fed with gradients divided by κ.
 
     p_i ← p_i - (lr / κ_i(p)) ∂L/∂p_i                                  (1) S2 (8), PathSGD without momentum
-    m ← Adam's moments of (1/κ_i) ∂L/∂p_i, not of ∂L/∂p_i              (2) S2 §5.3, PathAdam
+    m ← Adam's moments of (1/κ_i) ∂L/∂p_i, not of ∂L/∂p_i              (2) S2 §5.3, PathAdam as printed
+    Δp_i = -lr s_i m̂_i / (√v̂_i + ε), moments of s_i ∂L/∂p_i            (3) PathAdam(invariant=True), s_i ∝ γ/√κ_i
 
 Momentum and weight decay come after the division: p_i, its velocity and λ p_i are all multiplied by β_v/β_u under a
-rescaling, so PathSGD stays invariant with them. PathAdam does not: Adam divides by the size of its gradients once more.
-Source: S2, §4.3, §5.3.
+rescaling, so PathSGD stays invariant with them. (2) does not: Adam divides by the size of its gradients once more. (3),
+which is ours, is invariant: √κ divides before the moments and after them; see ``scales``. Source: S2, §4.3, §5.3.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -23,6 +25,7 @@ from holdfast.errors import SettingError, StateDictError
 from holdfast.optim.network import PathNetwork
 from holdfast.optim.path_norm import Form, Outputs
 from holdfast.optim.preconditioner import PathPreconditioner
+from holdfast.optim.scales import PathScales
 
 __all__ = ["PathAdam", "PathSGD"]
 
@@ -31,6 +34,7 @@ class _Path(WrappedOptimizer):
     """What PathSGD and PathAdam share: κ, and its division before the step of the optimiser inside."""
 
     inner: ClassVar[type[torch.optim.SGD] | type[torch.optim.Adam]]
+    kind: Callable[..., PathPreconditioner] = PathPreconditioner
 
     def __init__(
         self,
@@ -48,7 +52,7 @@ class _Path(WrappedOptimizer):
         relative: bool = False,
         **settings: Any,
     ):
-        self.preconditioner = PathPreconditioner(
+        self.preconditioner = self.kind(
             model,
             steps=steps,
             outputs=outputs,
@@ -81,12 +85,12 @@ class _Path(WrappedOptimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """One update. ``closure`` reevaluates the model and returns the loss, as everywhere in ``torch.optim``."""
-        parameters = [weight for group in self.param_groups if group["path"] for weight in group["params"]]
+        groups = [group for group in self.param_groups if group["path"]]
         with contextlib.ExitStack() as divided:
 
             def evaluate() -> Any:  # what the optimiser inside calls first
                 loss = None if closure is None else closure()
-                divided.enter_context(self.preconditioner.divided(parameters))
+                divided.enter_context(self.preconditioner.around(groups))
                 return loss
 
             return super().step(evaluate)
@@ -132,21 +136,28 @@ class PathSGD(_Path):
 
 
 class PathAdam(_Path):
-    """Adam on gradients divided by κ, S2 §5.3: the optimiser of S2's large networks.
+    """Adam on gradients divided by κ, S2 §5.3, the optimiser of S2's large networks; or, with ``invariant``, ours.
 
-    Adam divides by the size of the gradients it gets. So only changes of κ over time have an effect, and steps are not
-    invariant under ``rescale_``.
+    As printed, Adam divides by the size of the gradients it gets. So only changes of κ over time have an effect, and
+    steps are not invariant under ``rescale_``. With ``invariant=True`` the moments are those of the gradient in units
+    of the path norm, s ⊙ ∂L/∂p with s = a γ/√(n κ), and a step is -lr s ⊙ m̂/(√v̂ + ε): see ``holdfast.optim.scales``.
+
+    Law: with ``invariant=True`` any number of steps commutes with ``rescale_``, with weight decay too.
 
     Args:
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
         model: what ``path_network`` can read, or a ``PathNetwork``.
-        lr, **settings: those of ``torch.optim.Adam``: betas, eps, weight_decay, amsgrad, ...
-        steps, outputs, second, form, floor, every, match_sgd, relative: those of ``PathPreconditioner``.
+        lr: as for Adam; with ``invariant``, the part of the path norm by which a tensor moves per step: 0.01 to 0.03.
+        invariant: whether steps are (3) instead of (2). Use a schedule with a warm-up that ends at zero.
+        recurrent: with ``invariant``, the share a of recurrent weights in a step; None for min(1, 3/√T).
+        **settings: those of ``torch.optim.Adam``: betas, eps, weight_decay, amsgrad, ... and those of
+            ``PathPreconditioner``: steps, outputs, second, form, floor, every; not with ``invariant``: match_sgd,
+            relative. With ``invariant``, weight_decay λ multiplies weights by 1 - lr λ.
 
     Example:
         >>> from holdfast import RNN
         >>> rnn = RNN(2, 8, nonlinearity="relu")
-        >>> optimiser = PathAdam(rnn.parameters(), rnn, lr=1e-3, steps=5, outputs="every")
+        >>> optimiser = PathAdam(rnn.parameters(), rnn, lr=1e-2, steps=5, outputs="every", invariant=True)
         >>> rnn(torch.randn(5, 3, 2))[0].sum().backward()
         >>> optimiser.step()
 
@@ -155,3 +166,19 @@ class PathAdam(_Path):
     """
 
     inner = torch.optim.Adam
+
+    def __init__(
+        self,
+        params: ParamsT,
+        model: nn.Module | PathNetwork,
+        lr: float | Tensor = 1e-3,
+        *,
+        invariant: bool = False,
+        recurrent: float | None = None,
+        **settings: Any,
+    ):
+        if invariant:
+            self.kind = functools.partial(PathScales, recurrent=recurrent)
+        elif recurrent is not None:
+            raise SettingError(f"PathAdam reads recurrent={recurrent!r} with invariant=True alone: set both or none.")
+        super().__init__(params, model, lr, **settings)

@@ -25,7 +25,7 @@ __all__ = ["Convolution", "Dense", "Fixed", "Lookup", "Piece", "Squares", "compa
 
 
 class Squares(dict[Tensor, Tensor]):
-    """p ↦ p ⊙ p in float64, each computed once.
+    """p ↦ p ⊙ p in ``dtype``, float64 unless float32 is asked for, each computed once.
 
     Example:
         >>> square = Squares()[torch.tensor([3.0], dtype=torch.float32)]
@@ -33,8 +33,12 @@ class Squares(dict[Tensor, Tensor]):
         ([9.0], torch.float64)
     """
 
+    def __init__(self, dtype: torch.dtype = torch.float64):
+        super().__init__()
+        self.dtype = dtype
+
     def __missing__(self, weight: Tensor) -> Tensor:
-        value = weight.to(torch.float64)
+        value = weight.to(self.dtype)
         ours = value is not weight and not value.requires_grad
         value = self[weight] = value.square_() if ours else value.square()
         return value

@@ -5,10 +5,13 @@
     c = γ / √(Σ (∂L/∂p_i)² / κ_i)                      (3) so that Σ κ_i Δp_i² = lr² γ² for a step of lr
 
 Followed by a plain gradient step this is Path-SGD, S2 (8). κ is κ⁽¹⁾, as in S2's experiments, or both terms by
-``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there; the
-authors' own program for feed-forward networks has such a factor. (3) is ours: a step as long as lr times the path
-norm γ, in the norm that it is steepest in. Rescaling changes neither root, so steps stay invariant. γ² is taken over
-paths through a hidden unit: the bias of an output is a path of one edge and says nothing about the scale of the others.
+``kappa``. (2) makes the first step as long as that of SGD, so that learning rates mean what they mean there. The
+authors' program for feed-forward networks (github.com/bneyshabur/path-sgd; no recurrent one was published) has another
+factor, √(Σ‖∂L/∂p‖ / Σ‖(1/κ) ∂L/∂p‖²) at the first update, with a learning rate of 0.01 and momentum 0.9. As published
+it never changes a gradient: its list of parameters is a generator that the first pass exhausts. (3) is ours: a step as
+long as lr times the path norm γ, in the norm that it is steepest in. Rescaling changes neither root, so steps stay
+invariant. γ² is taken over paths through a hidden unit: the bias of an output is a path of one edge and says nothing
+about the scale of the others.
 Where κ_i = 0 no path runs through p_i: its gradient is 0, and so is the quotient. Source: S2, §4.3, §5.3.
 """
 
@@ -16,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +28,10 @@ from torch import Tensor, nn
 from holdfast.errors import SettingError, StateDictError, one_of, positive_size
 from holdfast.optim.describe import path_network
 from holdfast.optim.network import PathNetwork
-from holdfast.optim.path_norm import Form, Outputs, kappa, kappa_first, path_norm_sq
+from holdfast.optim.path_norm import Form, Kappa, Outputs, kappa, kappa_first, path_norm_sq
 from holdfast.optim.pieces import compact
 
-__all__ = ["PathPreconditioner"]
-
-SETTINGS = ("steps", "outputs", "second", "form", "floor", "every", "match_sgd", "relative")
+__all__ = ["PathPreconditioner", "at_least_float32", "dense"]
 
 
 class PathPreconditioner:
@@ -62,6 +63,10 @@ class PathPreconditioner:
         >>> path.divide_()
         >>> optimiser.step()
     """
+
+    SETTINGS: ClassVar[tuple[str, ...]] = (
+        "steps", "outputs", "second", "form", "floor", "every", "match_sgd", "relative",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -110,14 +115,10 @@ class PathPreconditioner:
 
     def refresh(self) -> None:
         """Recompute κ from the current weights."""
-        if self.second:
-            found = kappa(self.network, self.steps, self.outputs, form=self.form)
-        else:
-            # float32 where the weights are, and κ fits in it
-            found = kappa_first(self.network, self.steps, self.outputs, dtype=torch.float32)
+        found = self._kappa()
         # Equal numbers are kept once, and half-precision weights get a float32, since 1/κ often exceeds 65504.
         self._inverse = {
-            parameter: compact(value).clamp(min=self.floor).reciprocal_().to(_at_least_float32(parameter.dtype))
+            parameter: compact(value).clamp(min=self.floor).reciprocal_().to(at_least_float32(parameter.dtype))
             for parameter, value in found.items()
         }
         if self.match_sgd and self.divisions == 0:
@@ -127,6 +128,12 @@ class PathPreconditioner:
         if self.factor != 1.0:
             for inverse in self._inverse.values():
                 inverse.mul_(self.factor)
+
+    def _kappa(self) -> Kappa:
+        if self.second:
+            return kappa(self.network, self.steps, self.outputs, form=self.form)
+        # float32 where the weights are, and κ fits in it
+        return kappa_first(self.network, self.steps, self.outputs, dtype=torch.float32)
 
     def _first_factor(self) -> float:
         """(2), of the gradients as they are."""
@@ -138,7 +145,7 @@ class PathPreconditioner:
                 divided += float((grad * self._inverse[parameter]).square().sum())
         return math.sqrt(plain / divided) if 0 < divided < math.inf and plain < math.inf else 1.0
 
-    def _path_norm(self, found: dict[Tensor, Tensor]) -> float:
+    def _path_norm(self, found: Kappa) -> float:
         """γ of (3); 1 beyond the range of float64, where 1/κ is 0."""
         last = self.network.decoder[-1].tensors[0] if self.network.decoder else None
         if last is None:
@@ -151,13 +158,13 @@ class PathPreconditioner:
         """(1) for every parameter that has a gradient, in place."""
         given = [parameter for parameter in self.parameters if parameter.grad is not None]
         for parameter, inverse in zip(given, self.inverse_kappas(given), strict=True):
-            _dense(parameter).mul_(inverse)
+            dense(parameter).mul_(inverse)
 
     @contextlib.contextmanager
-    def divided(self, parameters: Iterable[Tensor]) -> Iterator[None]:
+    def around(self, groups: list[dict[str, Any]]) -> Iterator[None]:
         """(1) inside the block, the gradients as they were after it: for optimisers that do not change gradients."""
-        given = [parameter for parameter in parameters if parameter.grad is not None]
-        kept = [_dense(parameter) for parameter in given]
+        given = [weight for group in groups for weight in group["params"] if weight.grad is not None]
+        kept = [dense(parameter) for parameter in given]
         try:
             for parameter, grad, inverse in zip(given, kept, self.inverse_kappas(given), strict=True):
                 product = grad * inverse
@@ -180,7 +187,7 @@ class PathPreconditioner:
             return inverses
         # The root of (3); γ is in the inverses already.
         pairs = zip(parameters, inverses, strict=True)
-        total = sum(float((_dense(parameter).double().square() * inverse).sum()) for parameter, inverse in pairs)
+        total = sum(float((dense(parameter).double().square() * inverse).sum()) for parameter, inverse in pairs)
         root = math.sqrt(total / self.factor)
         return [inverse / root for inverse in inverses] if 0 < root < math.inf else inverses
 
@@ -189,7 +196,7 @@ class PathPreconditioner:
     def state_dict(self) -> dict[str, Any]:
         """All that the next division depends on, except weights and gradients: settings, count, c, and c/κ."""
         return {
-            "settings": {name: getattr(self, name) for name in SETTINGS},
+            "settings": {name: getattr(self, name) for name in self.SETTINGS},
             "divisions": self.divisions,
             "factor": self.factor,
             "inverse_kappa": [self._inverse[p].clone() for p in self.parameters] if self._inverse else [],
@@ -208,23 +215,23 @@ class PathPreconditioner:
         """Resume where ``state_dict`` was taken, bit for bit."""
         self.check_state_dict(state_dict)
         saved = state_dict["inverse_kappa"]
-        for name in SETTINGS:
+        for name in self.SETTINGS:
             setattr(self, name, state_dict["settings"][name])
         self.divisions, self.factor = int(state_dict["divisions"]), float(state_dict["factor"])
         self._inverse = {
-            parameter: inverse.to(device=parameter.device, dtype=_at_least_float32(parameter.dtype), copy=True)
+            parameter: inverse.to(device=parameter.device, dtype=at_least_float32(parameter.dtype), copy=True)
             for parameter, inverse in zip(self.parameters, saved, strict=False)  # none: κ is due
         }
 
     def __repr__(self) -> str:
-        return f"PathPreconditioner({', '.join(f'{name}={getattr(self, name)!r}' for name in SETTINGS)})"
+        return f"PathPreconditioner({', '.join(f'{name}={getattr(self, name)!r}' for name in self.SETTINGS)})"
 
 
-def _at_least_float32(dtype: torch.dtype) -> torch.dtype:
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _dense(parameter: Tensor) -> Tensor:
+def dense(parameter: Tensor) -> Tensor:
     grad = parameter.grad
     assert grad is not None
     if grad.layout != torch.strided:

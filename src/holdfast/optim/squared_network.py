@@ -81,7 +81,13 @@ class Backward:
 
 
 def forward_flows(
-    network: PathNetwork, steps: int, every: bool, rate: float = 0.0, *, to_the_end: bool = True
+    network: PathNetwork,
+    steps: int,
+    every: bool,
+    rate: float = 0.0,
+    *,
+    to_the_end: bool = True,
+    dtype: torch.dtype = torch.float64,
 ) -> Forward:
     """The flow f of (1); differentiable in the weights. What leaves the last piece is left out unless ``to_the_end``.
 
@@ -93,12 +99,12 @@ def forward_flows(
         >>> flows.states[0].flatten().tolist()
         [0.0, 1.0, 5.0, 21.0]
     """
-    squares, encoded = Squares(), [network.ones()]
+    squares, encoded = Squares(dtype), [network.ones(dtype)]
     for piece in network.encoder:
         encoded.append(piece.forward(encoded[-1], 1.0, squares))
     decay = None
     if rate != 0:
-        decay = torch.exp2(-rate * torch.arange(steps + 1, dtype=torch.float64, device=encoded[0].device))
+        decay = torch.exp2(-rate * torch.arange(steps + 1, dtype=dtype, device=encoded[0].device))
     flows = Forward(squares, steps, every, rate, decay, [], encoded, [], [])
     for layer in network.layers:
         recurrent = layer.squared(layer.weight_hh, squares)
@@ -148,7 +154,7 @@ def backward_flows(network: PathNetwork, forward: Forward) -> Backward:
     """
     squares, inputs = forward.squares, forward.decoded[: len(network.decoder)]
     end = network.decoder[-1].output_shape(inputs[-1]) if network.decoder else forward.decoded[0].shape
-    g = torch.ones((), dtype=torch.float64, device=forward.decoded[0].device).expand(end)
+    g = torch.ones((), dtype=squares.dtype, device=forward.decoded[0].device).expand(end)
     decoder = []
     for piece, x in zip(reversed(network.decoder), reversed(inputs), strict=True):
         decoder.append(g)

@@ -24,7 +24,7 @@ from holdfast.runs.load import load_run
 from holdfast.tasks import Arrays, OwnTask
 from holdfast.train.loop import evaluate
 
-__all__ = ["Predicted", "Scored", "evaluate_run", "predict_run"]
+__all__ = ["WRITERS", "Predicted", "Scored", "evaluate_run", "predict_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,7 +125,7 @@ def predict_run(
         holdfast.errors.SettingError: --out must end in .csv, .parquet or .npz; got out.txt.
     """
     out = Path(out)
-    if out.suffix not in _WRITERS:
+    if out.suffix not in WRITERS:
         raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
     run = load_run(folder, which)
     prepared, answers = run.outputs(data)
@@ -135,7 +135,7 @@ def predict_run(
         ids = [name for name, length in zip(ids, lengths, strict=True) for _ in range(length)]
         steps = {"step": [step for length in lengths for step in range(length)]}
     columns = {"sequence": ids, **steps, **_columns(run.preparation, answers)}
-    write_atomically(out, _WRITERS[out.suffix](columns))
+    write_atomically(out, WRITERS[out.suffix](columns))
     return Predicted(len(ids), tuple(columns), str(out))
 
 
@@ -184,4 +184,4 @@ def _npz(columns: dict[str, Any]) -> bytes:
     return file.getvalue()
 
 
-_WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}
+WRITERS = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}

@@ -30,8 +30,9 @@ from holdfast.train.checkpoint import check_data, load_model_
 from holdfast.train.loop import predict
 from holdfast.train.model import SequenceModel
 
-__all__ = ["Run", "Stored", "load_run", "read_settings", "store"]
+__all__ = ["FORECAST", "Run", "Stored", "load_run", "read_settings", "store"]
 
+FORECAST = "forecast.json"  # a folder with this file holds a forecast: see ``estimators.forecast_run``
 _BATCH = 256
 
 
@@ -53,6 +54,15 @@ class Run:
         which: the weights it has, "best" or "last".
         stored: what the run keeps of your own data; None for the tasks that come with Holdfast.
         task: the task, if it has been loaded before.
+
+    Example:
+        >>> import tempfile
+        >>> from holdfast.runs import train_run
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> table = {"task": {"name": "addition", "steps": 4, "validation": 8}, "train": {"updates": 1, "batch": 4}}
+        >>> _ = train_run(run_settings(table), folder, progress=False)
+        >>> load_run(folder).settings.task_name
+        'addition'
     """
 
     def __init__(
@@ -190,6 +200,8 @@ def read_settings(folder: str | Path) -> RunSettings:
         holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
     """
     path = Path(folder) / "settings.json"
+    if (path.parent / FORECAST).is_file():
+        raise ConfigError(f"{folder} holds a forecast, which is only asked for predictions: holdfast predict {folder}")
     if not path.is_file():
         raise ConfigError(f"{folder} is not a run folder: it has no settings.json.")
     table = read_file(path, "This run cannot be resumed.")

@@ -59,7 +59,7 @@ def structured(kind: type[Made], table: object, source: str, where: str = "") ->
         20000
         >>> structured(LRSchedule, {"knd": "linear"}, "mine.toml", "train.schedule")
         Traceback (most recent call last):
-        holdfast.errors.ConfigError: mine.toml: unknown key 'knd' in train.schedule; known: at, ..., patience.
+        holdfast.errors.ConfigError: mine.toml: unknown key 'knd' in train.schedule; known: at, ..., warmup.
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{source}: {where or 'the file'} must be a table, got {_shown(table)}.")

@@ -3,7 +3,7 @@
     code_n = ([z^(ℓ,t)_{n,i} > k_j])_{t,ℓ,i,j}                      (1) S5 §4: the states of all nonlinearities
 
 Two sequences have the same code exactly if they lie in the same region, and then in the same affine piece. Eight bits
-are a byte: 10,000 sequences of 784 steps at 128 units are 125 MB, and are made a block of sequences at a time.
+are a byte: 10,000 sequences of 784 steps at 128 units take 125 MB, computed in blocks of sequences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BLOCK = 1 << 26  # bytes of a layer's outputs per block
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PartitionCode:
-    """(1) of many sequences.
+    """The codes (1) of many sequences.
 
     Args:
         packed: uint8, (sequences, time, layers · directions, bytes); the first unit is the lowest bit.

@@ -23,7 +23,7 @@ _ROWS = 1024  # codes at a time
 
 
 def hamming(codes: PartitionCode, others: PartitionCode | None = None) -> Tensor:
-    """(1) for every pair, int32, (codes, others); all pairs of ``codes`` without others.
+    """The distance (1) of every pair, int32, (codes, others); of all pairs of ``codes`` without others.
 
     The result can be large; ``nearest`` and ``farthest`` do not form it.
 
@@ -59,7 +59,7 @@ def _signs(packed: Tensor) -> Tensor:
 
 
 def count_regions(codes: PartitionCode) -> int:
-    """(2): how many regions of the input space these sequences occupy.
+    """The number of regions of the input space that these sequences occupy: (2).
 
     Example:
         >>> from holdfast import RNN
@@ -73,7 +73,7 @@ def count_regions(codes: PartitionCode) -> int:
 
 
 def regions_through_time(codes: PartitionCode) -> Tensor:
-    """(2) after every step, (time): how the partition is refined.
+    """The number of regions (2) after every step, (time): how the partition is refined.
 
     Law: it never decreases, and ends at ``count_regions``.
 

@@ -13,16 +13,15 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError
 from holdfast.spline.frozen import FrozenNetwork, freeze
-from holdfast.spline.network import SplineNetwork, spline_network, walk
+from holdfast.spline.network import SplineNetwork, read_at_last, walk
 
 __all__ = ["InitialStateSlope", "frozen_at", "initial_state_slope", "start_slopes"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InitialStateSlope:
-    """(1) and (2) for every input of a batch.
+    """A_h (1) and W A_h (2) for every input of a batch.
 
     Args:
         state: A_h, (batch, layers · directions, hidden out, hidden): how h^(L,T), both directions of it, depends on
@@ -79,9 +78,7 @@ def start_slopes(frozen: FrozenNetwork) -> Tensor:
 
 def frozen_at(model: nn.Module, xs: Tensor, who: str, *, fixed: bool) -> tuple[SplineNetwork, FrozenNetwork, Tensor]:
     """The model, the model with the patterns of these inputs fixed, and its answers."""
-    network = spline_network(model, who=who)
-    if network.read == "every":
-        raise SettingError(f"{who} expects a model that is read at the last step, got one that is read at every step.")
+    network = read_at_last(model, who)
     features = network.features(xs, sample=False, who=who)
     walked = list(walk(network, features, network.start(features.shape[1], None, who)))
     return network, freeze(network, walked, fixed=fixed), network.answer(walked)

@@ -22,7 +22,7 @@ _ROWS = 256  # outputs per sweep
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Linearisation:
-    """(1) at one input.
+    """The linearisation (1) at one input.
 
     Args:
         jacobian: J, (outputs, time, features); read at every step: (time, outputs, time, features).
@@ -42,7 +42,7 @@ class Linearisation:
 def linearise(
     model: nn.Module, x: Tensor, *, h_0: Tensor | State | None = None, read: Read | None = None
 ) -> Linearisation:
-    """(1) of ``model`` at ``x``, by differentiating a batch of copies of it, one per output.
+    """The linearisation (1) of ``model`` at ``x``, by differentiating a batch of copies of it, one per output.
 
     Args:
         model: a layer or a module with ``rnn`` and ``readout``; any cell: GRU, LSTM, RNN with tanh.

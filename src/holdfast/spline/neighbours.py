@@ -70,7 +70,7 @@ def farthest(codes: PartitionCode, queries: PartitionCode | Tensor, k: int = 5) 
 
 
 def knn_classify(codes: PartitionCode, classes: Tensor, queries: PartitionCode, k: int = 1) -> Tensor:
-    """(1) for every query: (queries,) classes.
+    """The class of every query by its neighbours (1): (queries,) classes.
 
     Args:
         codes: of sequences whose class is known.
@@ -96,7 +96,7 @@ def _neighbours(codes: PartitionCode, queries: PartitionCode | Tensor, k: int, *
     asked = codes[queries] if isinstance(queries, Tensor) else queries
     most = len(codes) - (own is not None)
     if not 1 <= k <= most:
-        raise SettingError(f"Neighbours expect k from 1 to {most}, the number of other codes, got {k}.")
+        raise SettingError(f"Expected k from 1 to {most}, the number of other codes, got {k}.")
     indices, distances = [], []
     for begin in range(0, len(asked), _QUERIES):
         block = hamming(asked[begin : begin + _QUERIES], codes).long()

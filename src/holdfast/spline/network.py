@@ -22,7 +22,7 @@ from holdfast.errors import DTypeError, SettingError, ShapeError, one_of
 from holdfast.layers import Recurrent
 from holdfast.types import State
 
-__all__ = ["SplineNetwork", "Walked", "spline_network", "walk"]
+__all__ = ["SplineNetwork", "Walked", "read_at_last", "spline_network", "walk"]
 
 Read = Literal["last", "every"]
 
@@ -85,12 +85,9 @@ class SplineNetwork:
 
     def start(self, batch: int, h_0: Tensor | State | None, who: str) -> State:
         """The first states, entries (rows, batch, size): the layer's own in evaluation, or ``h_0``."""
-        own, cell = self.rnn.initial_state, self.rnn.cells[0]
+        cell = self.rnn.cells[0]
         if h_0 is None:
-            if own.kind == "learned":
-                return tuple(value.unsqueeze(1).expand(-1, batch, -1) for value in own.values)
-            like, rows = cell.example_weight(), len(self.rnn.cells)
-            return tuple(torch.zeros(rows, batch, n, dtype=like.dtype, device=like.device) for n in cell.state_sizes)
+            return self.rnn.initial_state(batch, cell.example_weight(), noise=False)
         state = (h_0,) if isinstance(h_0, Tensor) else tuple(h_0)
         expected = [(len(self.rnn.cells), batch, size) for size in cell.state_sizes]
         state = tuple(entry.unsqueeze(1) if entry.dim() == 2 and batch == 1 else entry for entry in state)
@@ -180,4 +177,12 @@ def spline_network(
     network = SplineNetwork(rnn, readout, embedding, read or own)
     if readout is not None and readout.in_features != network.width:
         raise ShapeError(f"{who} expects a readout of {network.width} features, got {readout.in_features}.")
+    return network
+
+
+def read_at_last(model: nn.Module | SplineNetwork, who: str) -> SplineNetwork:
+    """The model as (1) to (3); an error if it is read at every step."""
+    network = spline_network(model, who=who)
+    if network.read == "every":
+        raise SettingError(f"{who} expects a model that is read at the last step, got one that is read at every step.")
     return network

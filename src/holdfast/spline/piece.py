@@ -27,7 +27,7 @@ _ROWS = 256  # rows of A per sweep, if z is read at every step
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AffinePiece:
-    """(1), whole.
+    """The map (1), with A formed.
 
     Args:
         slope: A, (outputs, time, features); read at every step: (time, outputs, time, features).
@@ -52,7 +52,7 @@ class AffinePiece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AffineOperator:
-    """(1) for long sequences: A is not formed, and a product with a vector costs one pass over time.
+    """The map (1) for long sequences: A is not formed, and a product with a vector costs one pass over time.
 
     Args:
         offset: B, (outputs) or (time, outputs).

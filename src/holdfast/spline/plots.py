@@ -23,7 +23,7 @@ def plot_image_templates(
     labels: Sequence[int] | None = None,
     classes: Sequence[str] | None = None,
 ) -> Any:
-    """Images beside their templates, a row an image, a column a class, inner products below. S5 Figure 8.
+    """Images beside their templates: one row per image, one column per class, inner products below. S5 Figure 8.
 
     Args:
         items: templates of images that were read pixel by pixel, or row by row.
@@ -105,7 +105,7 @@ def plot_text_templates(
 
 
 def plot_neighbours(images: Tensor, queries: Sequence[int], near: Tensor, far: Tensor, shape: tuple[int, int]) -> Any:
-    """Images, their nearest and their farthest by code, a row a query. S5 Figure 5.
+    """Images with their nearest and farthest by code, one row per query. S5 Figure 5.
 
     Args:
         images: (images, pixels), in the order of the picture.
@@ -144,7 +144,7 @@ def plot_neighbours(images: Tensor, queries: Sequence[int], near: Tensor, far: T
 
 
 def plot_frames(frames: Frames, classes: Tensor, *, titles: Sequence[str] | None = None) -> Any:
-    """Codes in the plane, a panel a frame, a colour a class. S5 Figures 2 and 6.
+    """Codes in the plane, one panel per frame, one colour per class. S5 Figures 2 and 6.
 
     Args:
         frames: by ``tsne_through_time``.
@@ -189,7 +189,7 @@ def _framed(image: Any, edge: int) -> Any:
 def _check_shape(pixels: Tensor, shape: tuple[int, int]) -> None:
     if pixels.numel() != shape[0] * shape[1]:
         raise ShapeError(
-            f"A picture of {shape[0]} × {shape[1]} has {shape[0] * shape[1]} pixels, got {pixels.numel()}."
+            f"A picture of {shape[0]} × {shape[1]} expects {shape[0] * shape[1]} pixels, got {pixels.numel()}."
         )
 
 

@@ -11,8 +11,7 @@ import dataclasses
 
 from torch import Tensor, nn
 
-from holdfast.errors import SettingError
-from holdfast.spline.network import spline_network
+from holdfast.spline.network import read_at_last
 from holdfast.spline.piece import affine_piece
 
 __all__ = ["Templates", "templates"]
@@ -20,7 +19,7 @@ __all__ = ["Templates", "templates"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Templates:
-    """(1) of one input.
+    """The templates (1) of one input.
 
     Args:
         rows: A, (classes, time, features).
@@ -76,11 +75,7 @@ def templates(model: nn.Module, x: Tensor) -> Templates:
         >>> it.rows.shape, it.per_step().shape
         (torch.Size([5, 7, 3]), torch.Size([5, 7]))
     """
-    network = spline_network(model, who="templates")
-    if network.read == "every":
-        raise SettingError(
-            "templates expects a model that is read at the last step, got one that is read at every step."
-        )
+    network = read_at_last(model, "templates")
     piece = affine_piece(model, x)
     features = network.features(x, sample=True, who="templates").squeeze(1).detach()
     return Templates(piece.slope, piece(features) - piece.offset, piece.offset, features)

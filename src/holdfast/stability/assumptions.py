@@ -25,6 +25,7 @@ from holdfast.stability.step import Region
 __all__ = ["Assumption", "assumptions_of", "readout_lipschitz", "shown"]
 
 Verdict = Literal["holds", "broken", "unknown"]
+_CHECKED: tuple[Verdict, Verdict] = ("holds", "broken")
 
 
 @dataclass(frozen=True)
@@ -59,55 +60,29 @@ def assumptions_of(
     rest = max(step.rest for step in stack.layers)
     kind = layer.initial_state.kind
     noisy = layer.training and (isinstance(kind, RandomStart) or (layer.dropout > 0 and layer.num_layers > 1))
-    found = [
-        Assumption("contractive", "holds" if stack.stable else "broken", f"λ = {rates}"),
-        Assumption(
-            "smooth", "broken" if kinks else "holds", kinks or "the step has bounded second derivatives, listed above"
-        ),
-        Assumption(
-            "f(0, 0) = 0",
-            "holds" if rest == 0 else "broken",
-            "without input a state at zero stays there"
-            if rest == 0
-            else f"‖f(0, 0)‖ = {shown(rest)}; the bound on states carries it, so what is printed still holds",
-        ),
-        Assumption(
-            "h_0 = 0",
-            "broken" if kind == "learned" else "holds",
-            "the start is learned; the bounds carry its length" if kind == "learned" else "unless a call gives h_0",
-        ),
-        Assumption(
-            "deterministic",
-            "broken" if noisy else "holds",
-            "dropout or a random start is at work in training mode; the bounds are those of evaluation mode"
-            if noisy
-            else "one input sequence, one state sequence",
-        ),
-        Assumption(
-            "inputs are bounded",
-            "holds" if from_data else "unknown",
-            f"the largest ‖x_t‖ of the data is {shown(bound)}"
-            if from_data
-            else f"‖x_t‖ ≤ {shown(bound)} is assumed, not checked",
-        ),
-    ]
+
+    def checked(name: str, good: bool, if_good: str, if_not: str, verdicts: tuple[Verdict, Verdict] = _CHECKED) -> None:
+        found.append(Assumption(name, verdicts[0] if good else verdicts[1], if_good if good else if_not))
+
+    found: list[Assumption] = []
+    checked("contractive", stack.stable, f"λ = {rates}", f"λ = {rates}")
+    checked("smooth", not kinks, "the step has bounded second derivatives, listed above", kinks)
+    carried = f"‖f(0, 0)‖ = {shown(rest)}; the bound on states carries it, so what is printed still holds"
+    checked("f(0, 0) = 0", rest == 0, "without input a state at zero stays there", carried)
+    learned = "the start is learned; the bounds carry its length"
+    checked("h_0 = 0", kind != "learned", "unless a call gives h_0", learned)
+    noise = "dropout or a random start is active in training mode; the bounds are those of evaluation mode"
+    checked("deterministic", not noisy, "one input sequence, one state sequence", noise)
+    largest = f"the largest ‖x_t‖ of the data is {shown(bound)}"
+    assumed = f"‖x_t‖ ≤ {shown(bound)} is assumed, not checked"
+    checked("inputs are bounded", from_data, largest, assumed, ("holds", "unknown"))
     given = loss_lipschitz is not None and loss_smoothness is not None
-    found.append(
-        Assumption(
-            "loss Lipschitz and smooth",
-            "unknown",
-            f"L = {shown(loss_lipschitz)}, β = {shown(loss_smoothness)} is assumed, not checked"
-            if given
-            else "no constants were given; nothing is said of gradients",
-        )
-    )
-    if region is None:
-        found.append(
-            Assumption("weights stay in a convex Ω", "unknown", "no region was given; nothing is said of them")
-        )
-    else:
-        found.append(_in_region(layer.cells[0], region))
-    return found
+    constants = f"L = {shown(loss_lipschitz)}, β = {shown(loss_smoothness)} is assumed, not checked"
+    nothing = "no constants were given; gradients are not bounded"
+    checked("loss Lipschitz and smooth", given, constants, nothing, ("unknown", "unknown"))
+    if region is not None:
+        return [*found, _in_region(layer.cells[0], region)]
+    return [*found, Assumption("weights stay in a convex Ω", "unknown", "no region was given; weights are not bounded")]
 
 
 def _in_region(cell: Any, region: Region) -> Assumption:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from holdfast.errors import SettingError, one_of, positive_number, positive_size
 from holdfast.linalg.givens import default_sublayers
@@ -36,6 +36,7 @@ __all__ = [
 
 GapForm = Literal["exact", "published"]
 GradientForm = Literal["exact", "published", "sharp"]
+GRADIENT_FORMS = get_args(GradientForm)
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,7 @@ def generalisation_gap(
     """
     who = "generalisation_gap"
     one_of(who, "form", form, ("exact", "published"))
-    _gates(who, alpha, beta, slope=2)
-    positive_size(who, "steps", steps)
-    positive_size(who, "samples", samples)
+    _check(who, alpha, beta, slope=2, steps=steps, samples=samples)
     positive_number(who, "loss_bound", loss_bound)
     if not 0 < delta < 1:
         raise SettingError(f"{who} expects delta in (0, 1), got {delta}.")
@@ -139,12 +138,9 @@ def gradient_bound_theta(
         >>> [round(gradient_bound_theta(unit, **setting, form=form), 2) for form in ("exact", "published", "sharp")]
         [64.0, 16.0, 7.92]
     """
-    who = "gradient_bound_theta"
-    one_of(who, "form", form, ("exact", "published", "sharp"))
-    _gates(who, alpha, beta, slope=1)
-    positive_size(who, "steps", steps)
-    positive_size(who, "hidden_size", hidden_size)
-    positive_number(who, "derivative_bound", derivative_bound)
+    one_of("gradient_bound_theta", "form", form, GRADIENT_FORMS)
+    _check("gradient_bound_theta", alpha, beta, steps=steps, hidden_size=hidden_size)
+    positive_number("gradient_bound_theta", "derivative_bound", derivative_bound)
     size = {"exact": hidden_size**1.5, "published": hidden_size, "sharp": hidden_size}[form]
     return bounds.product * derivative_bound * size * _growth(alpha, steps, form)
 
@@ -163,9 +159,7 @@ def gradient_bound_weight_ih(
     Law: max |∂L/∂W| is at most this, for all inputs, weights and targets within ``bounds``, if β ≤ 1 - α.
 
     Args:
-        bounds: R_x, R_W, R_v.
-        alpha, beta: the gates.
-        steps, hidden_size: T and h.
+        bounds, alpha, beta, steps, hidden_size: as in ``gradient_bound_theta``.
         form: ``"exact"`` and ``"published"``: R_x R_v α T √h; (8) is right as printed. ``"sharp"``: without the √h.
 
     Example:
@@ -173,11 +167,8 @@ def gradient_bound_weight_ih(
         >>> gradient_bound_weight_ih(unit, alpha=0.01, beta=0.98, steps=100, hidden_size=16)
         4.0
     """
-    who = "gradient_bound_weight_ih"
-    one_of(who, "form", form, ("exact", "published", "sharp"))
-    _gates(who, alpha, beta, slope=1)
-    positive_size(who, "steps", steps)
-    positive_size(who, "hidden_size", hidden_size)
+    one_of("gradient_bound_weight_ih", "form", form, GRADIENT_FORMS)
+    _check("gradient_bound_weight_ih", alpha, beta, steps=steps, hidden_size=hidden_size)
     size = 1.0 if form == "sharp" else math.sqrt(hidden_size)
     return bounds.x_norm * bounds.readout_norm * alpha * steps * size
 
@@ -198,10 +189,8 @@ def gradient_bound_rotations(
     β ≤ 1 - α.
 
     Args:
-        bounds: R_x, R_W, R_v.
-        alpha, beta: the gates.
-        steps, hidden_size: T and h, even.
-        derivative_bound: M_φ for ``"exact"`` and ``"published"``; 4 √h log₂ h unless given, as printed.
+        bounds, alpha, beta, steps, hidden_size: as in ``gradient_bound_theta``, with h even.
+        derivative_bound: M_φ for ``"exact"`` and ``"published"``; default 4 √h log₂ h, as printed.
         form: ``"exact"`` and ``"published"``: ``gradient_bound_theta`` with M_φ. ``"sharp"``: C α² T(T-1)/2, whatever
             the size, since an angle's derivative of φ has spectral norm 1.
 
@@ -211,23 +200,16 @@ def gradient_bound_rotations(
         >>> [round(gradient_bound_rotations(unit, **setting, form=form), 3) for form in ("exact", "published", "sharp")]
         [4096.0, 1024.0, 0.495]
     """
-    who = "gradient_bound_rotations"
-    one_of(who, "form", form, ("exact", "published", "sharp"))
-    _even(who, hidden_size)
+    one_of("gradient_bound_rotations", "form", form, GRADIENT_FORMS)
+    _even("gradient_bound_rotations", hidden_size)
+    setting = {"alpha": alpha, "beta": beta, "steps": steps}
     if form == "sharp":
-        _gates(who, alpha, beta, slope=1)
-        positive_size(who, "steps", steps)
+        _check("gradient_bound_rotations", **setting)
         return bounds.product * _growth(alpha, steps, form)
     if derivative_bound is None:
         derivative_bound = rotations_derivative_bound(hidden_size, form="published")
     return gradient_bound_theta(
-        bounds,
-        alpha=alpha,
-        beta=beta,
-        steps=steps,
-        hidden_size=hidden_size,
-        derivative_bound=derivative_bound,
-        form=form,
+        bounds, **setting, hidden_size=hidden_size, derivative_bound=derivative_bound, form=form
     )
 
 
@@ -238,7 +220,7 @@ def rotations_derivative_bound(hidden_size: int, sublayers: int | None = None, f
 
     Args:
         hidden_size: h, even.
-        sublayers: k; 2 ⌈log₂ h⌉ unless given. Only ``"exact"`` reads it.
+        sublayers: k; default 2 ⌈log₂ h⌉. Only ``"exact"`` reads it.
         form: ``"sharp"``: 1. ``"exact"``: k √h, what the proof shows (36). ``"published"``: 4 √h log₂ h (Corollary 1).
 
     Example:
@@ -246,7 +228,7 @@ def rotations_derivative_bound(hidden_size: int, sublayers: int | None = None, f
         [1.0, 32.0, 64.0]
     """
     who = "rotations_derivative_bound"
-    one_of(who, "form", form, ("exact", "published", "sharp"))
+    one_of(who, "form", form, GRADIENT_FORMS)
     _even(who, hidden_size)
     if sublayers is not None:
         positive_size(who, "sublayers", sublayers)
@@ -262,13 +244,15 @@ def _growth(alpha: float, steps: int, form: GradientForm) -> float:
     return alpha**2 * steps * (steps - 1) / 2 if form == "sharp" else (alpha * steps) ** 2
 
 
-def _gates(who: str, alpha: float, beta: float, slope: int) -> None:
+def _check(who: str, alpha: float, beta: float, slope: int = 1, **sizes: int) -> None:
+    for name, size in sizes.items():
+        positive_size(who, name, size)
     if not (0 < alpha < 1 and 0 <= beta < 1 and slope * alpha + beta <= 1):
         premise = "beta ≤ 1 - 2 alpha" if slope == 2 else "beta ≤ 1 - alpha"
         clip = '"2alpha"' if slope == 2 else '"alpha"'
         raise SettingError(
             f"{who} expects alpha in (0, 1) and beta in [0, 1) with {premise}, got alpha={alpha}, beta={beta}; "
-            f"the theorem says nothing there. ScalarGates(clip={clip}) keeps to it."
+            f"use ScalarGates(clip={clip})."
         )
 
 

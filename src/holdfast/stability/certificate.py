@@ -34,7 +34,7 @@ __all__ = ["Certificate", "certificate"]
 
 @dataclass(frozen=True)
 class Certificate:
-    """(1) to (4) of a model. ``print`` it, or take ``to_json()``; the methods answer for any k.
+    """The bounds (1) to (4) of a model. ``print`` it, or take ``to_json()``; the methods answer for any k.
 
     Args:
         model: its name and sizes.

@@ -40,7 +40,7 @@ def gradient_gap(
     loss_smoothness: float,
     form: GapForm = "exact",
 ) -> float:
-    """(2): how far the gradient of the model truncated to k inputs can be from the full model's.
+    """How far the gradient of the model truncated to k inputs can be from the full model's: (2).
 
     Law: ‖∇_w p_T - ∇_w p_T^k‖ is at most this, at every w for which the constants hold; 0 in the limit of large k.
 
@@ -53,7 +53,7 @@ def gradient_gap(
     Example:
         >>> constants = dict(state_bound=1.0, smoothness=Smoothness(1.0, 0.0, 1.0, 1.0, 0.0))
         >>> loss = dict(loss_lipschitz=1.0, loss_smoothness=0.0)
-        >>> gradient_gap(1, rate=0.0, **constants, **loss)  # U = 0: ∂p/∂U = h_{T-1} is missed all the same
+        >>> gradient_gap(1, rate=0.0, **constants, **loss)  # even for U = 0, ∂p/∂U = h_{T-1} is missed
         1.0
         >>> gradient_gap(1, rate=0.0, **constants, **loss, form="published")
         0.0
@@ -75,7 +75,7 @@ def gradient_gap(
 
 
 def gradient_smoothness(*, rate: float, smoothness: Smoothness, loss_lipschitz: float, loss_smoothness: float) -> float:
-    """(3): β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models, for every T.
+    """The β with ‖∇p_T(w) - ∇p_T(w')‖ ≤ β ‖w - w'‖, for full and truncated models and every T: (3).
 
     Example:
         >>> gradient_smoothness(
@@ -94,7 +94,7 @@ def gradient_smoothness(*, rate: float, smoothness: Smoothness, loss_lipschitz: 
 
 
 def weight_gap(gap: float, beta: float, step_sizes: Iterable[float]) -> float:
-    """(4): how far projected gradient descent can drive the two models' weights apart, with these step sizes.
+    """How far apart projected gradient descent can drive the two models' weights, with these step sizes: (4).
 
     Law: after the last of the steps, ‖w_recurr - w_trunc‖ is at most this, if both started at the same weights and are
     projected onto the same convex set, on all of which ``gap`` (2) and ``beta`` (3) hold.
@@ -110,7 +110,7 @@ def weight_gap(gap: float, beta: float, step_sizes: Iterable[float]) -> float:
 
 
 def weight_gap_closed(gap: float, beta: float, alpha: float, steps: int) -> float:
-    """(5): Proposition 2 as printed, for α_i = α / i. Never below ``weight_gap``.
+    """Proposition 2 as printed, for α_i = α / i: (5). Never below ``weight_gap``.
 
     Example:
         >>> weight_gap_closed(1.0, 0.0, alpha=0.1, steps=2)
@@ -125,7 +125,7 @@ def weight_gap_closed(gap: float, beta: float, alpha: float, steps: int) -> floa
 def trained_output_gap(
     k: int, *, rate: float, state_bound: float, weight_lipschitz: float, output_lipschitz: float, weights_apart: float
 ) -> float:
-    """(6): how far the outputs of the two trained models can be, each with its own weights.
+    """How far apart the outputs of the two trained models can be, each with its own weights: (6).
 
     Example:
         >>> trained_output_gap(

@@ -202,12 +202,7 @@ def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
                 [ 0.2000, -0.1000]])
     """
     size = rows.detach().double().abs()
-    order, _ = size.sort(dim=1, descending=True)
-    excess = order.cumsum(dim=1) - radius
-    counts = torch.arange(1, rows.shape[1] + 1, dtype=torch.float64, device=rows.device)
-    active = (order * counts > excess).sum(dim=1, keepdim=True).clamp_min(1)
-    level = excess.gather(1, active - 1) / active
-    shrunk = torch.sign(rows) * (size - level).clamp_min(0).to(rows.dtype)
+    shrunk = torch.sign(rows) * (size - l1_level(size, radius)).clamp_min(0).to(rows.dtype)
     sums = shrunk.double().abs().sum(dim=1, keepdim=True)
     u = torch.finfo(rows.dtype).eps
     shrunk = torch.where(sums > radius, shrunk * ((radius / sums) * (1 - 2 * u)).to(rows.dtype), shrunk)
@@ -215,10 +210,19 @@ def l1_ball_rows(rows: Tensor, radius: float) -> Tensor:
     return torch.where(inside, rows.detach(), shrunk)
 
 
+def l1_level(size: Tensor, radius: float | Tensor) -> Tensor:
+    """τ of each row with Σ max(size - τ, 0) = radius, (rows, 1); negative if the row is inside. Duchi et al. (2008)."""
+    order, _ = size.sort(dim=1, descending=True)
+    excess = order.cumsum(dim=1) - radius
+    counts = torch.arange(1, size.shape[1] + 1, dtype=size.dtype, device=size.device)
+    active = (order * counts > excess).sum(dim=1, keepdim=True).clamp_min(1)
+    return excess.gather(1, active - 1) / active
+
+
 def _project_region_(cell: Any, region: Region, method: str) -> None:
     form = step_form(cell)
     if form is None or not form.free:
-        raise NoBoundError(f"A region is for RNNCell and LinearCell; {type(cell).__name__} has other parameters.")
+        raise NoBoundError(f"A region expects RNNCell or LinearCell, got {type(cell).__name__}; project it with rate.")
     _ball_(cell, form.weight_hh, region.recurrent, method)
     _ball_(cell, form.weight_ih, region.input, method)
     if form.bias is not None:
@@ -238,10 +242,10 @@ def _ball_(cell: Cell, weight: Tensor, radius: float, method: str) -> None:
 
 
 def _plain(cell: Cell, weight: Tensor) -> Tensor:
-    """The weight, if it is a parameter itself. A parametrised one is a copy, and its own constraint holds it."""
+    """The weight, if it is a parameter itself. A parametrised weight is a copy with a constraint of its own."""
     if not isinstance(weight, nn.Parameter):
         raise SettingError(
-            f"project_ moves plain parameters, but a weight of {type(cell).__name__} is parametrised and held by its "
-            "own constraint. Use torch.nn.utils.parametrize.remove_parametrizations first."
+            f"project_ expects plain parameters, but a weight of {type(cell).__name__} is parametrised; call "
+            "torch.nn.utils.parametrize.remove_parametrizations first."
         )
     return weight

@@ -31,7 +31,7 @@ _BUDGET = 1 << 25  # numbers in the outputs of one batch of copies
 
 @dataclass(frozen=True)
 class Reach:
-    """(1), and the spread around it.
+    """The norm of the gradient over distance (1), and its spread.
 
     Args:
         distances: i = 0, 1, 2, ...
@@ -62,7 +62,7 @@ def gradient_reach(
     distances: int = 50,
     copies: int | None = None,
 ) -> Reach:
-    """(1) for i = 0 to ``distances``, over every step and sample of ``data``; exact.
+    """The norm of the gradient over distance, (1) for i = 0 to ``distances``, over every step and sample; exact.
 
     Law: the gradients are those of backpropagation through the whole sequence.
 
@@ -73,7 +73,7 @@ def gradient_reach(
             for a model without a task.
         targets: (time, batch, ...), or (batch, time, ...) with ``batch_first``.
         distances: the largest i, at most the number of steps less one.
-        copies: m; default: as many as ``distances``, or fewer if memory would pass some 256 MB.
+        copies: m; default ``distances``, or fewer if memory would exceed about 256 MB.
 
     Example:
         >>> from holdfast import RNN

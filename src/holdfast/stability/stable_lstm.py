@@ -13,14 +13,17 @@ Source: S4, §6.3 and A.3.2. Proofs: docs/theory/s4-stability.md, §4 and §9.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from holdfast.cells import LSTMCell
+from holdfast.cells.nonlinearity import name_of
 from holdfast.errors import DTypeError, NoBoundError, SettingError
 from holdfast.stability.contraction import check_input_bound
+from holdfast.stability.project import l1_level
 
 __all__ = ["stable_lstm"]
 
@@ -45,9 +48,9 @@ def stable_lstm(cell: LSTMCell, rate: float = 1.0, *, input_bound: float, forget
     if not isinstance(cell, LSTMCell):
         raise DTypeError(f"stable_lstm expects an LSTMCell, got {type(cell).__name__}; of a layer: layer.cells[0].")
     if cell.phi is not torch.tanh:
-        raise NoBoundError("stable_lstm knows LSTMs with tanh; this one has another nonlinearity.")
+        raise NoBoundError(f"stable_lstm expects an LSTM with tanh, got {name_of(cell.phi)}.")
     if parametrize.is_parametrized(cell):
-        raise SettingError("stable_lstm found a cell that is parametrised already.")
+        raise SettingError("stable_lstm expects plain parameters, got a cell that is parametrised already.")
     if not 0 < rate <= 1:
         raise SettingError(f"stable_lstm expects a rate in (0, 1], got {rate}; a rate above 1 is not stable.")
     bound = check_input_bound(input_bound, "l2")
@@ -56,7 +59,7 @@ def stable_lstm(cell: LSTMCell, rate: float = 1.0, *, input_bound: float, forget
     room, radius_f = rate - forget, (rate - forget) * (1 - forget)
     most = math.log(forget / (1 - forget)) - radius_f
     if most <= 0:
-        raise SettingError(f"stable_lstm leaves the inputs no room with forget = {forget:g}; raise it.")
+        raise SettingError(f"stable_lstm expects a larger forget, got {forget:g}, which leaves no room for the inputs.")
     parametrize.register_parametrization(cell, "weight_hh", _Rows((room, radius_f, room / 4, room)))  # (1)
     share = most if cell.bias is None else most / 2
     if bound > 0:
@@ -66,54 +69,38 @@ def stable_lstm(cell: LSTMCell, rate: float = 1.0, *, input_bound: float, forget
     return cell
 
 
-class _Rows(nn.Module):
-    """(3) for every row, with a radius for each gate, stacked i, f, g, o."""
+class _Onto(nn.Module):
+    """A map onto a set, for ``parametrize``. A weight of the set is its own preimage."""
 
-    def __init__(self, radii: tuple[float, float, float, float]):
+    def __init__(self, limit: Any):
         super().__init__()
-        self.radii = radii
-
-    def forward(self, X: Tensor) -> Tensor:
-        size = X.shape[0] // 4
-        radius = torch.tensor(self.radii, dtype=X.dtype, device=X.device).repeat_interleave(size).unsqueeze(1)
-        lengths = X.abs()
-        order, _ = lengths.sort(dim=1, descending=True)
-        excess = order.cumsum(dim=1) - radius
-        counts = torch.arange(1, X.shape[1] + 1, dtype=X.dtype, device=X.device)
-        active = (order * counts > excess).sum(dim=1, keepdim=True).clamp_min(1)
-        level = (excess.gather(1, active - 1) / active).clamp_min(0)  # below 0: the row is inside
-        return torch.sign(X) * (lengths - level).clamp_min(0)
+        self.limit = limit
 
     def right_inverse(self, W: Tensor) -> Tensor:
         return W
 
 
-class _Lengths(nn.Module):
-    """Forget rows shortened to a radius."""
+class _Rows(_Onto):
+    """(3) for every row, with a radius for each gate, stacked i, f, g, o."""
 
-    def __init__(self, radius: float):
-        super().__init__()
-        self.radius = radius
+    def forward(self, X: Tensor) -> Tensor:
+        radius = torch.tensor(self.limit, dtype=X.dtype, device=X.device).repeat_interleave(len(X) // 4).unsqueeze(1)
+        level = l1_level(X.abs(), radius).clamp_min(0)  # below 0: the row is inside
+        return torch.sign(X) * (X.abs() - level).clamp_min(0)
+
+
+class _Lengths(_Onto):
+    """Forget rows shortened to a radius."""
 
     def forward(self, X: Tensor) -> Tensor:
         i, f, g, o = X.chunk(4)
         lengths = f.norm(dim=1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
-        return torch.cat([i, f * (self.radius / lengths).clamp(max=1), g, o])
-
-    def right_inverse(self, W: Tensor) -> Tensor:
-        return W
+        return torch.cat([i, f * (self.limit / lengths).clamp(max=1), g, o])
 
 
-class _Ceiling(nn.Module):
+class _Ceiling(_Onto):
     """Forget biases kept below a ceiling."""
-
-    def __init__(self, most: float):
-        super().__init__()
-        self.most = most
 
     def forward(self, X: Tensor) -> Tensor:
         i, f, g, o = X.chunk(4)
-        return torch.cat([i, f.clamp(max=self.most), g, o])
-
-    def right_inverse(self, W: Tensor) -> Tensor:
-        return W
+        return torch.cat([i, f.clamp(max=self.limit), g, o])

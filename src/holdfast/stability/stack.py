@@ -25,14 +25,14 @@ from holdfast.cells import Cell
 from holdfast.errors import DTypeError, SettingError, positive_number
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import contraction_rate
-from holdfast.stability.step import Region, StepBounds, state_norm, step_bounds
+from holdfast.stability.step import Region, StepBounds, state_norm, step_bounds, times
 
 __all__ = ["Stack", "as_layer", "stack_bounds"]
 
 
 @dataclass(frozen=True)
 class Stack:
-    """(1) to (4) of a layer.
+    """The bounds (1) to (4) of a layer.
 
     Args:
         layers: the bounds of each layer's step, from the input up.
@@ -115,8 +115,8 @@ def as_layer(model: Cell | Recurrent, who: str) -> Recurrent:
         )
     if model.bidirectional:
         raise SettingError(
-            f"{who} is about states that depend on the past alone; this {type(model).__name__} is bidirectional. "
-            "Its cells can be certified one by one: layer.cells."
+            f"{who} expects a layer in one direction, got a bidirectional {type(model).__name__}; certify its cells "
+            "one by one: layer.cells."
         )
     return model
 
@@ -128,7 +128,7 @@ def stack_bounds(
     input_norm: str = "l2",
     region: Region | None = None,
 ) -> Stack:
-    """(1) to (4) of a cell or of a layer in one direction, in evaluation mode (no dropout, no random start).
+    """The bounds (1) to (4) of a cell or a layer in one direction, in evaluation mode (no dropout, no random start).
 
     Law: (3) holds for every input within the bound and every t ≥ k, the truncated stack started as the full one is.
 
@@ -144,7 +144,7 @@ def stack_bounds(
     """
     layer = as_layer(model, "stack_bounds")
     if region is not None and layer.num_layers > 1:
-        raise SettingError(f"A region describes the weights of one layer; this one has {layer.num_layers}.")
+        raise SettingError(f"stack_bounds expects one layer with region, got {layer.num_layers}; leave region out.")
     bounds: list[StepBounds] = []
     starts = [_start(layer, row) for row in range(layer.num_layers)]
     bound, norm = input_bound, input_norm
@@ -168,9 +168,9 @@ def _one_step(bounds: list[StepBounds], widths: list[int], old: list[float]) -> 
     """(1), from the differences before the step to those after it."""
     new, output, norm = [], 0.0, "l2"
     for step, width, before in zip(bounds, widths, old, strict=True):
-        came = output * _to_norm(norm, step.norm, width)
-        new.append(_times(step.rate, before) + _times(step.input_lipschitz, came))
-        output = _times(step.output_lipschitz, new[-1]) + _times(step.direct_lipschitz, came)
+        below = output * _to_norm(norm, step.norm, width)
+        new.append(times(step.rate, before) + times(step.input_lipschitz, below))
+        output = times(step.output_lipschitz, new[-1]) + times(step.direct_lipschitz, below)
         norm = step.norm
     return tuple(new)
 
@@ -182,10 +182,6 @@ def _output_gains(bounds: list[StepBounds], widths: list[int]) -> tuple[float, .
         gains.append(through * bounds[i].output_lipschitz)
         through *= bounds[i].direct_lipschitz * (_to_norm(bounds[i - 1].norm, bounds[i].norm, widths[i]) if i else 0)
     return tuple(reversed(gains))
-
-
-def _times(a: float, b: float) -> float:
-    return a * b if a and b else 0.0  # 0 stays 0, even times infinity
 
 
 def _to_norm(norm: str, other: str, width: int) -> float:

@@ -136,7 +136,7 @@ def step_bounds(
     start: float = 0.0,
     region: Region | None = None,
 ) -> StepBounds:
-    """(2) to (7) of a cell at its weights, or of all weights in ``region``.
+    """The bounds (2) to (7) of a cell at its weights, or of all weights in ``region``.
 
     Law: each number bounds what its name says, for all inputs within the bound and all states that they reach.
 
@@ -198,8 +198,7 @@ def _form_bounds(cell: Cell, form: StepForm, rate: float, B: float, start: float
     if region is not None:
         if not form.free:
             raise NoBoundError(
-                f"A region bounds RNNCell and LinearCell, whose stable weights form a convex set; "
-                f"{type(cell).__name__} has other parameters."
+                f"A region expects RNNCell or LinearCell, whose stable set is convex, got {type(cell).__name__}."
             )
         u, weight_norm, bias_norm = region.recurrent, region.input, region.bias if has_bias else 0.0
         rate, rest = L * u, L * bias_norm + math.sqrt(n) * known.at_zero

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells import Cell
+from holdfast.cells import Cell, CheckedLoad
 from holdfast.engine import scan
 from holdfast.errors import DTypeError, NoBoundError, SettingError, positive_number, positive_size
 from holdfast.layers import Recurrent
@@ -81,7 +81,7 @@ def truncate(
     return Truncated(layer, k, stride=stride, input_bound=input_bound, input_norm=input_norm, readout=readout)
 
 
-class Truncated(nn.Module):
+class Truncated(CheckedLoad):
     """What ``truncate`` returns. Call it as the layer, ``(input) → (output, h_n)``; it starts where the layer starts.
 
     Args:

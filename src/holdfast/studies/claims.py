@@ -37,7 +37,7 @@ class Summary:
     """(1) of one number over seeds.
 
     Args:
-        mean, spread: None where there is no number, or only one.
+        mean, spread: None without a number; ``spread`` also with only one.
         count: seeds with a number.
         missing: seeds whose run has no such number.
     """
@@ -67,6 +67,11 @@ class Judged:
         ours: the claim's number over seeds.
         theirs: that of the run it is compared with, if any.
         scale: of the result.
+
+    Example:
+        >>> claim = Claim("it learns", run="a", metric="test.accuracy", at_least=0.9)
+        >>> Judged(claim, "met", Summary(0.95, 0.01, 3), None, "small").text
+        '95.00% ± 1.00% (n = 3)'
     """
 
     claim: Claim

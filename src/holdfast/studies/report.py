@@ -49,7 +49,13 @@ def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()
 
 
 def write_report(study: Study, result: StudyResult, folder: str | Path) -> Path:
-    """Write ``report.md`` and its figures into ``folder``."""
+    """Write ``report.md`` and its figures into ``folder``.
+
+    Example:
+        >>> import tempfile
+        >>> write_report(Study("Tiny"), StudyResult("tiny", "small"), tempfile.mkdtemp()).name
+        'report.md'
+    """
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +144,7 @@ def _runs(study: Study, result: StudyResult) -> str:
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
         if not entries:
-            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", ""])
+            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", ""])
             continue
         values = summary(result.values(run.name, metric, study.pick)) if metric else None
         rows.append([
@@ -151,10 +157,15 @@ def _runs(study: Study, result: StudyResult) -> str:
             _statuses(entries),
             _range([entry.measured.updates for entry in entries]),
             _range([round(entry.value("seconds") or 0) for entry in entries]),
+            _rewinds(entries),
         ])  # fmt: skip
     pick = "at the best evaluation" if study.pick == "best" else "at the end"
-    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds"]
-    used = [column for column, name in enumerate(head) if name not in ("group",) or any(row[column] for row in rows)]
+    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", "rewinds"]
+    used = [
+        column
+        for column, name in enumerate(head)
+        if name not in ("group", "rewinds") or any(row[column] for row in rows)
+    ]
     return _table([head[column] for column in used], [[row[column] for column in used] for row in rows])
 
 
@@ -176,6 +187,13 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
     statuses = [entry.measured.status for entry in entries]
     texts = [(status, statuses.count(status)) for status in dict.fromkeys(statuses)]
     return texts[0][0] if len(texts) == 1 else ", ".join(f"{count} {status}" for status, count in texts)
+
+
+def _rewinds(entries: Sequence[SeedResult]) -> str:
+    """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
+    counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
+    there = [round(count) for count in counts if count is not None]
+    return _range(there) if there else ""
 
 
 def _range(numbers: Sequence[int]) -> str:

@@ -44,7 +44,15 @@ def run_study(
         progress: show it.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM came. The same call resumes.
+        Interrupted: SIGINT or SIGTERM was received. The same call resumes.
+
+    Example:
+        >>> import tempfile
+        >>> from holdfast.studies.study import Scale
+        >>> tiny = {"task": {"name": "addition", "steps": 4, "validation": 8}, "train": {"updates": 1, "batch": 4}}
+        >>> study, folder = Study("Tiny", run=(Run("a"),), scale={"small": Scale()}, defaults=tiny), tempfile.mkdtemp()
+        >>> run_study(study, "small", folder, runs=folder, progress=False).values("a", "updates")
+        [1]
     """
     folder, work = Path(results) / study.name / scale, Path(runs) / study.name / scale
     chosen, known = _chosen(study, scale, only), _known(study, scale, folder)

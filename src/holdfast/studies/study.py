@@ -54,7 +54,7 @@ class Until:
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
-            raise SettingError("until needs at_most or at_least, one of the two.")
+            raise SettingError("until needs either at_most or at_least.")
 
     def reached(self, value: float | None) -> bool:
         """Whether ``value`` is good enough; a missing one is not."""
@@ -98,6 +98,10 @@ class Run:
         set: what differs from the defaults, (1).
         search: ``try`` in a file.
         paper: the paper's values by metric, numbers or words, printed beside ours.
+
+    Example:
+        >>> Run("sgornn", set={"cell.name": "sgornn"}, paper={"test.accuracy": 0.94}).title
+        'sgornn'
     """
 
     name: str
@@ -150,6 +154,10 @@ class Scale:
         tries: at most this many of the values of ``try``.
         each: by a run's name or a pattern, what differs for it; later ones win.
         note: what this scale leaves out of the paper's, and what follows from it.
+
+    Example:
+        >>> Scale(set={"train.updates": 100}, seeds=(0, 1), each={"lstm*": Each(seeds=(0,))}).each["lstm*"].seeds
+        (0,)
     """
 
     set: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -181,6 +189,10 @@ class Claim:
         scales: at which the claim is judged; at others it is *not run*.
         of: on how many answers an accuracy was counted; a smaller difference than its standard error is *undecided*.
         few: why fewer than three seeds decide the claim; without a reason it is *undecided* then.
+
+    Example:
+        >>> Claim("SGORNN is better", run="sgornn", than="lstm", metric="test.accuracy").lower_is_better
+        False
     """
 
     text: str
@@ -223,11 +235,15 @@ class Figure:
         kind: "curves".
         x: "update", "epoch", or what else a curve has.
         y: a metric, or a difference of two.
-        runs: names or patterns; a line each.
+        runs: names or patterns; one line for each.
         log: a logarithmic y axis.
         baseline: a dashed line.
         y_label, x_label: ``y`` and ``x`` if left out.
         y_limits: where the y axis ends; by the curves if left out.
+
+    Example:
+        >>> Figure("figure-4", "Error over time", y="validation.mse", log=True).x
+        'update'
     """
 
     name: str
@@ -259,6 +275,11 @@ class Study:
         metric: what the table of runs shows; the one a run's ``paper`` names, if left out.
         pick: "best" or "last", as in ``Claim``, for that table.
         name: ``<paper>/<table>``, from the file's place.
+
+    Example:
+        >>> study = Study("Tiny", run=(Run("a"), Run("b")), scale={"small": Scale(runs=("a",), seeds=(0, 1))})
+        >>> [run.name for run in study.runs_at("small")], study.seeds(study.run[0], "small")
+        (['a'], (0, 1))
     """
 
     title: str

@@ -119,7 +119,7 @@ def sweep(
         grace: seconds without a heartbeat until a trial returns to the queue.
 
     Raises:
-        Interrupted: SIGINT or SIGTERM came. The trial is saved and waits for the next worker.
+        Interrupted: SIGINT or SIGTERM was received. The trial is saved and waits for the next worker.
 
     Example:
         >>> import tempfile

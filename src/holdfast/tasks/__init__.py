@@ -1,6 +1,7 @@
-"""Tasks: where sequences and their answers come from, one a file.
+"""Tasks: sources of sequences and their answers, one per file.
 
-An options class is a frozen dataclass; its ``load()`` gives a ``Task``, whose batches are functions of their number.
+The options of a task are a frozen dataclass. Its ``load()`` returns a ``Task``, whose batches are functions of their
+number.
 """
 
 from holdfast.tasks._base import IGNORED, Arrays, Batch, Drawn, Sequences, Spec, Split, Stream, Task

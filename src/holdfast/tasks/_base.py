@@ -1,10 +1,9 @@
-"""What a task is: where batches come from, and three shapes of it.
+"""What a task is, and three kinds of tasks.
 
     batch = f(index, batch size, seed)      (1)
 
-Every training batch is a pure function of its number, so a run that is killed goes on by counting: of the data nothing
-needs to be saved but the number of updates made. A shuffled epoch is a permutation drawn from (seed, epoch); a
-synthetic batch is drawn from (seed, index).
+Every training batch is a pure function of its number, so a killed run resumes from the number of updates made. A
+shuffled epoch is a permutation drawn from (seed, epoch). A synthetic batch is drawn from (seed, index).
 
 ``Drawn``: synthetic sequences without end. ``Arrays``: whole sequences in memory. ``Stream``: a long text in windows.
 """
@@ -65,7 +64,7 @@ class Batch:
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """What a model must take in and give out to work on a task, and how it is scored.
+    """The inputs and outputs of a model for a task, and its score.
 
     Args:
         input_size: features of a step, or the size of the vocabulary if ``tokens``.
@@ -74,11 +73,15 @@ class Spec:
         metric: what decides which model is best: "mse" (also "loss"), "accuracy", "perplexity" or "bits".
         tokens: inputs are indices, not numbers.
         every_step: a target at every step instead of one at the end.
-        contiguous: row b of a batch goes on where row b of the batch before stopped, so a state can be carried.
+        contiguous: row b of a batch continues row b of the batch before, so the state can be carried.
         splits: those that exist.
         classes: names of the classes, where they have some.
         baseline: the metric of the best constant answer, where it is known exactly.
         class_weights: factors on the training loss of each class, of mean 1 over the training split; none if empty.
+
+    Example:
+        >>> Spec(input_size=2, output_size=1, loss="mse", metric="mse").splits
+        ('train', 'validation', 'test')
     """
 
     input_size: int
@@ -95,7 +98,21 @@ class Spec:
 
 
 class Task(abc.ABC):
-    """A source of training batches by number (1), and of the batches a model is scored on."""
+    """A source of training batches by number (1), and of the batches that a model is scored on.
+
+    Example:
+        >>> class Counting(Task):
+        ...     spec = Spec(1, 1, "mse", "mse", splits=("train",))
+        ...     def epoch(self, batch_size):
+        ...         return None  # without end
+        ...     def train_batch(self, index, batch_size, seed):
+        ...         return Batch(torch.full((3, batch_size, 1), float(index)), torch.full((batch_size, 1), 3.0 * index))
+        ...     def evaluation(self, split, batch_size):
+        ...         self.check_split(split)
+        ...         yield self.train_batch(0, batch_size, 0)
+        >>> Counting().train_batch(7, 2, seed=0).targets.tolist()
+        [[21.0], [21.0]]
+    """
 
     spec: Spec
     vocabulary: Vocabulary | None = None  # of a text: which token has which index
@@ -165,6 +182,11 @@ class Sequences:
     """Whole sequences, sequence first: inputs (n, time, features) or tokens (n, time); targets (n, ...); lengths (n,).
 
     With lengths, batches are cut to their longest sequence.
+
+    Example:
+        >>> data = Sequences(torch.zeros(4, 9, 2), torch.arange(4), torch.tensor([3, 9, 5, 4]))
+        >>> data.batch(torch.tensor([0, 2]), every_step=False).inputs.shape
+        torch.Size([5, 2, 2])
     """
 
     inputs: Tensor
@@ -185,11 +207,11 @@ class Sequences:
 
 
 class Arrays(Task):
-    """Whole sequences in memory, shuffled anew for every epoch.
+    """Whole sequences in memory, in a new order every epoch.
 
     Args:
         spec: the task's.
-        splits: ``Sequences`` by the name of the split. uint8 inputs (images) are divided by 255 a batch at a time.
+        splits: ``Sequences`` by the name of the split. uint8 inputs (images) are divided by 255 in each batch.
 
     Example:
         >>> data = Sequences(torch.randn(10, 5, 3), torch.arange(10) % 2)
@@ -219,10 +241,10 @@ class Arrays(Task):
 
 
 class Stream(Task):
-    """One long row of tokens a split, cut into windows; the target at every step is the next token.
+    """One long row of tokens per split, cut into windows; the target at every step is the next token.
 
     ``protocol="stream"``: the text is cut into as many rows as the batch has, read side by side, so that a state can
-    be carried from window to window. ``protocol="windows"``: windows stand alone and are shuffled, as in S3.
+    be carried from window to window. ``protocol="windows"``: windows are independent and shuffled, as in S3.
 
     Args:
         tokens: a row of indices by the name of the split.
@@ -250,7 +272,7 @@ class Stream(Task):
         if window < 1:
             raise SettingError(f"Stream expects a window of at least 1 step, got {window}.")
         if protocol not in ("stream", "windows"):
-            raise SettingError(f'Stream knows the protocols "stream" and "windows"; got {protocol!r}.')
+            raise SettingError(f'Stream expects protocol to be "stream" or "windows", got {protocol!r}.')
         for split, row in tokens.items():
             if len(row) < 2:
                 raise SettingError(f"Stream expects at least 2 tokens in {split}, got {len(row)}.")
@@ -269,7 +291,9 @@ class Stream(Task):
         if self.protocol == "windows":
             return math.ceil(self._windows("train") / batch_size)
         if (width := self._width("train", batch_size)) < 1:
-            raise SettingError(f"A text of {len(self.tokens['train'])} tokens has no {batch_size} rows; lower batch.")
+            raise SettingError(
+                f"A text of {len(self.tokens['train'])} tokens cannot be read in {batch_size} rows; lower batch."
+            )
         return math.ceil(width / self.window)
 
     def _windows(self, split: str) -> int:

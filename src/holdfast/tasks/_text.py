@@ -1,20 +1,21 @@
-"""What the tasks made of text have in common: reading files, cutting words, and the three protocols.
+"""What text tasks have in common: reading files, splitting words, and the three protocols.
 
-    stream    the text in as many rows as the batch has, side by side: a state can be carried on     (1) S4
-    windows   windows of the text, shuffled, each from a fresh state                                 (2) S3
-    samples   a fixed random choice of disjoint windows, so many a split, each from a fresh state    (3) S1
+    stream    the text in as many rows as the batch has, side by side: the state can be carried     (1) S4
+    windows   windows of the text, shuffled, each from a zero state                                 (2) S3
+    samples   a fixed random choice of disjoint windows, each from a zero state                     (3) S1
 
 The target at every step is the next token.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import re
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,13 +26,13 @@ from holdfast.tasks.fetch import Source, read_bytes
 from holdfast.tasks.glove import read_glove
 from holdfast.tasks.vocabulary import END, Vocabulary
 
-__all__ = ["Protocol", "contents", "decoded", "first", "language_task", "word_rows", "words"]
+__all__ = ["Protocol", "WordText", "contents", "decoded", "first", "language_task", "words"]
 
 Protocol = Literal["stream", "windows", "samples"]
 
 _PROTOCOLS = ("stream", "windows", "samples")
 _S1_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
-# ASCII alone: str.split would also cut at the no-break spaces that stand inside tokens
+# ASCII alone: str.split would also split at the no-break spaces inside tokens
 _WORD = re.compile(r"[^ \t\n\r\f\v]+")
 
 
@@ -68,19 +69,46 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.replace("\n", f" {END} "))
 
 
-def word_rows(
-    sources: Mapping[str, Source], folder: str | Path | None, size: int | None, limit: int | None
-) -> tuple[dict[str, Tensor], Vocabulary]:
-    """A row of indices a split, at most ``limit`` of them, and the vocabulary of the whole training split."""
-    texts = {split: words(decoded(*contents(source, folder))) for split, source in sources.items()}
-    vocabulary = Vocabulary.of(texts["train"], size=size)
-    return {split: vocabulary.encode(text[first(limit)]) for split, text in texts.items()}, vocabulary
+@dataclasses.dataclass(frozen=True)
+class WordText:
+    """Options of a corpus that is read by word. ``PennTreebank`` explains them."""
+
+    window: int | None = None
+    protocol: Protocol = "stream"
+    train: int | None = None
+    validation: int | None = None
+    test: int | None = None
+    limit: int | None = None
+    size: int | None = None
+    vectors: str | Path | None = None
+    dim: int | None = None
+    folder: str | Path | None = None
+
+    SOURCES: ClassVar[Mapping[str, Source]]
+    WINDOWS: ClassVar[Mapping[str, int]] = {}  # by protocol; else 35
+
+    def sources(self) -> tuple[Source, ...]:
+        return () if self.folder is not None else tuple(self.SOURCES.values())
+
+    def load(self) -> Task:
+        texts = {split: words(decoded(*contents(source, self.folder))) for split, source in self.SOURCES.items()}
+        vocabulary = Vocabulary.of(texts["train"], size=self.size)
+        return language_task(
+            {split: vocabulary.encode(text[first(self.limit)]) for split, text in texts.items()},
+            vocabulary,
+            window=self.WINDOWS.get(self.protocol, 35) if self.window is None else self.window,
+            protocol=self.protocol,
+            metric="perplexity",
+            sizes={"train": self.train, "validation": self.validation, "test": self.test},
+            vectors=self.vectors,
+            dim=self.dim,
+        )
 
 
 def first(limit: int | None) -> slice:
     """The first ``limit`` tokens, or all."""
     if limit is not None and limit < 2:
-        raise SettingError(f"limit is at least 2 tokens, one to read and one to predict; got {limit}.")
+        raise SettingError(f"limit expects at least 2 tokens, one to read and one to predict; got {limit}.")
     return slice(limit)
 
 
@@ -100,14 +128,14 @@ def language_task(
 
     Args:
         rows: indices by the name of the split.
-        sizes: how many samples each split has, for (3); None for as many as S1 takes.
+        sizes: number of samples in each split, for (3); None for S1's.
         vectors, dim: a GloVe file, and the length of its vectors.
-        one_text: the splits are parts of one text, in order, from all of which (3) draws.
+        one_text: whether the splits are consecutive parts of one text. (3) then draws from all of it.
     """
     if protocol not in _PROTOCOLS:
-        raise SettingError(f"The protocols are {', '.join(_PROTOCOLS)}; got {protocol!r}.")
+        raise SettingError(f"protocol expects one of {', '.join(_PROTOCOLS)}; got {protocol!r}.")
     if protocol != "samples" and (given := [split for split, size in sizes.items() if size is not None]):
-        raise SettingError(f'{", ".join(given)} count samples, so they need protocol="samples"; got {protocol!r}.')
+        raise SettingError(f'{", ".join(given)} need protocol="samples", since they count samples; got {protocol!r}.')
     if protocol == "stream" or protocol == "windows":
         task: Task = Stream(rows, len(vocabulary), window=window, metric=metric, protocol=protocol)
     else:
@@ -125,7 +153,7 @@ def _samples(
 ) -> dict[str, Sequences]:
     """(3). Train is drawn last, so that fewer training samples leave the other splits as they are."""
     if window < 1:
-        raise SettingError(f"Samples have a window of at least 1 step, got {window}.")
+        raise SettingError(f"window expects at least 1 step, got {window}.")
     order = ("validation", "test", "train")
     if one_text:
         return _drawn(torch.cat([rows[split] for split in rows]), {split: counts[split] for split in order}, window)
@@ -138,7 +166,7 @@ def _drawn(row: Tensor, counts: Mapping[str, int], window: int) -> dict[str, Seq
         wanted = ", ".join(f"{count:,} for {split}" for split, count in counts.items())
         raise SettingError(
             f"{len(row):,} tokens hold {len(pieces):,} disjoint samples of {window} steps and a target; "
-            f"asked for {wanted}."
+            f"got a request for {wanted}. Ask for fewer samples or shorter windows."
         )
     # the same samples in every run: only weights and the order of training differ between seeds
     chosen = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""The addition problem: hold one number over many steps and add it to another.
+"""The addition problem: remember one number over many steps and add it to another.
 
     x_t = (u_t, c_t),  u_t ~ U[0, 1],  c_t = 1 at two marked steps, one in each half, else 0   (1)
     y = Σ_t u_t c_t                                                                            (2)
@@ -47,7 +47,7 @@ class Addition:
         if self.steps < 2:
             raise SettingError(f"Addition expects at least 2 steps, got {self.steps}.")
         if self.form not in ("sum", "three-class"):
-            raise SettingError(f'Addition knows the forms "sum" and "three-class"; got {self.form!r}.')
+            raise SettingError(f'Addition expects form to be "sum" or "three-class", got {self.form!r}.')
         if self.form == "sum":
             spec = Spec(2, 1, "mse", "mse", baseline=1 / 6)
         else:

@@ -1,13 +1,13 @@
 """Bird Audio Detection: is there a bird in ten seconds of field recording?
 
-    s(τ, f) = |Σ_n w(n) x(n + τ hop) e^{-2πi f n / N}|²           (1) Hamming windows, each half shared with the next
+    s(τ, f) = |Σ_n w(n) x(n + τ hop) e^{-2πi f n / N}|²           (1) Hamming windows that overlap by half
     y(τ, m) = log(Σ_f M(m, f) s(τ, f) + 1e-10)                   (2) 40 triangular bands, evenly spaced in mel
 
     mel(f) = 2595 log₁₀(1 + f / 700)                             (3)
 
 Source: S5, appendix B and C; the network that follows is that of Cakir et al. (2017). Data: freefield1010 (Stowell &
-Plumbley, 2014): some 7,000 clips of 10 s at 44.1 kHz, and a table ``itemid,hasbird``. The files are yours to get, from
-the Bird Audio Detection Challenge: nothing is downloaded.
+Plumbley, 2014): about 7,000 clips of 10 s at 44.1 kHz, and a table ``itemid,hasbird``. Download the files yourself
+from the Bird Audio Detection Challenge.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from holdfast.tasks._base import Arrays, Sequences, Spec, Task
 __all__ = ["BirdAudio", "log_mel", "mel_filters"]
 
 _HOW = (
-    "Get the clips of ff1010bird and their table of labels from the Bird Audio Detection Challenge, put the clips into "
-    "a folder wav/ beside the table, and name that folder with folder=, or put it at HOLDFAST_DATA/bird."
+    "Download the clips of ff1010bird and their table of labels from the Bird Audio Detection Challenge. Put the clips "
+    "into a folder wav/ beside the table, and pass folder=, or move both to HOLDFAST_DATA/bird."
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class BirdAudio:
-    """Clips as log mel-band energies (2), with one class each: bird or none.
+    """Clips as log mel-band energies (2), each with the class bird or none.
 
     Clips are shuffled once, by ``seed``, and cut into training, validation and test sets by ``parts``. Features are
     standardised, band by band, by the training set.
@@ -43,13 +43,13 @@ class BirdAudio:
     Args:
         folder: holds a table ``*.csv`` with the columns itemid and hasbird, and ``wav/<itemid>.wav`` or
             ``<itemid>.wav``. Default: ``HOLDFAST_DATA/bird``.
-        window: seconds of a window in (1). S5 prints 40 ms, which makes 499 steps of ten seconds, and T = 999, which is
-            that of 20 ms.
+        window: seconds of a window in (1). S5 prints 40 ms, which gives 499 steps in ten seconds, and T = 999, which
+            follows from 20 ms.
         bands: mel bands.
-        seconds: of each clip; shorter ones are filled up with silence.
+        seconds: length of a clip; shorter ones are padded with silence.
         parts: shares of the clips to train and to validate on; the rest is the test set.
         seed: of the shuffle.
-        limit: take only so many clips, for trials.
+        limit: use only this many clips.
 
     Example:
         >>> BirdAudio(window=0.04).frames(44_100), BirdAudio(window=0.02).frames(44_100)
@@ -65,7 +65,7 @@ class BirdAudio:
     limit: int | None = None
 
     def frames(self, rate: int) -> int:
-        """T: whole windows in a clip at this many samples a second."""
+        """T: whole windows in a clip at this many samples per second."""
         size = round(self.window * rate)
         return (round(self.seconds * rate) - size) // (size // 2) + 1
 
@@ -73,13 +73,13 @@ class BirdAudio:
         if not 0 < self.window < self.seconds or self.bands < 1:
             raise SettingError(f"BirdAudio expects 0 < window < seconds and bands of at least 1, got {self}.")
         if len(self.parts) != 2 or not all(0 < part < 1 for part in self.parts) or not sum(self.parts) < 1:
-            raise SettingError(f"BirdAudio expects two parts above 0 that leave some of 1, got {self.parts}.")
+            raise SettingError(f"BirdAudio expects two parts above 0 with a sum below 1, got {self.parts}.")
         folder = self._folder()
         labels = _labels(folder)
         names = sorted(labels)
         order = torch.randperm(len(names), generator=torch.Generator().manual_seed(self.seed))[: self.limit]
         if len(order) < 5:
-            raise DataError(f"{folder} lists {len(names)} clips and {len(order)} are asked for; at least 5 are needed.")
+            raise DataError(f"BirdAudio expects at least 5 clips, got {len(order)} of the {len(names)} in {folder}.")
         chosen = [names[index] for index in order]
         features = torch.stack([self._features(_clip(folder, name)) for name in chosen])  # (clips, time, bands)
         classes = torch.tensor([labels[name] for name in chosen])
@@ -98,8 +98,8 @@ class BirdAudio:
         base = os.environ.get("HOLDFAST_DATA")
         folder = Path(self.folder) if self.folder is not None else Path(base, "bird") if base else None
         if folder is None or not folder.is_dir():
-            where = "HOLDFAST_DATA is not set" if folder is None else f"{folder} is no folder"
-            raise DataError(f"The clips of the Bird Audio Detection Challenge are not here: {where}. {_HOW}")
+            where = "HOLDFAST_DATA is not set" if folder is None else f"{folder} is not a folder"
+            raise DataError(f"BirdAudio found no clips: {where}. {_HOW}")
         return folder
 
     def _features(self, clip: tuple[np.ndarray, int]) -> Tensor:
@@ -114,7 +114,7 @@ def log_mel(samples: np.ndarray, rate: int, *, window: float = 0.04, bands: int 
 
     Args:
         samples: numbers in [-1, 1].
-        rate: samples a second.
+        rate: samples per second.
         window: seconds of a window.
         bands: mel bands up to half the rate.
 
@@ -126,7 +126,7 @@ def log_mel(samples: np.ndarray, rate: int, *, window: float = 0.04, bands: int 
     """
     size = round(window * rate)
     if len(samples) < size:
-        raise DataError(f"A clip of {len(samples)} samples is shorter than a window of {size}.")
+        raise DataError(f"log_mel expects at least one window of {size} samples, got {len(samples)} samples.")
     signal = torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32)).unfold(0, size, size // 2)
     spectrum = torch.fft.rfft(signal * torch.hamming_window(size, dtype=torch.float32)).abs().square()  # (1)
     filters = mel_filters(spectrum.shape[1], rate, bands).to(spectrum)
@@ -152,7 +152,7 @@ def mel_filters(bins: int, rate: int, bands: int) -> Tensor:
 def _labels(folder: Path) -> dict[str, int]:
     tables = sorted(folder.glob("*.csv"))
     if not tables:
-        raise DataError(f"{folder} holds no table *.csv with the columns itemid and hasbird. {_HOW}")
+        raise DataError(f"{folder} has no table *.csv with the columns itemid and hasbird. {_HOW}")
     labels: dict[str, int] = {}
     for path in tables:
         with path.open(newline="", encoding="utf-8") as file:
@@ -169,12 +169,12 @@ def _clip(folder: Path, name: str) -> tuple[np.ndarray, int]:
     places = [folder / "wav" / f"{name}.wav", folder / f"{name}.wav"]
     path = next((place for place in places if place.is_file()), None)
     if path is None:
-        raise DataError(f"The table in {folder} lists the clip {name}, and {places[0]} is not there. {_HOW}")
+        raise DataError(f"{places[0]} is missing, but the table in {folder} lists the clip {name}. {_HOW}")
     try:
         with wave.open(str(path), "rb") as file:
             if file.getsampwidth() != 2:
-                raise DataError(f"{path} has {8 * file.getsampwidth()} bits a sample; 16 are expected.")
+                raise DataError(f"{path}: expected 16 bits per sample, got {8 * file.getsampwidth()}; convert it.")
             raw = np.frombuffer(file.readframes(file.getnframes()), "<i2")
             return raw.reshape(-1, file.getnchannels()).mean(1) / 32768.0, file.getframerate()
     except (wave.Error, EOFError) as error:
-        raise DataError(f"{path} is no wave file: {error}; get it again.") from None
+        raise DataError(f"{path} is not a wave file: {error}; download it again.") from None

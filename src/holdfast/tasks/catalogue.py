@@ -39,14 +39,14 @@ TASKS: dict[str, type] = {
     "sst": SentimentTrees,
     "own": OwnData,
 }
-"""Options classes by the name that settings and the command line call the task. A new task is one more entry."""
+"""Options classes by the name of the task in settings and on the command line. A new task is one more entry."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "ptb-characters": {"corpus": "ptb"},
     "text8": {"corpus": "text8"},
     "enwik8": {"corpus": "enwik8"},
 }
-"""What a name says beyond its class."""
+"""Options that a name implies."""
 
 
 def options(name: str, **settings: Any) -> Any:
@@ -89,8 +89,8 @@ class TaskFile:
     Args:
         task: name of the task.
         source: what the file is.
-        found: where it lies, or None.
-        where: in which folder.
+        found: its path, or None.
+        where: the folder it is in.
         problem: what is wrong with it, if it was checked and is damaged.
 
     Example:
@@ -106,7 +106,7 @@ class TaskFile:
 
 
 def status(*, check: bool = False) -> list[TaskFile]:
-    """Every file that a task reads, and whether it is there; with ``check``, whether its hash is right as well.
+    """Every file that a task reads, and whether it is present; with ``check``, also whether its hash is correct.
 
     Example:
         >>> sorted({file.task for file in status()})

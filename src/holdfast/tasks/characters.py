@@ -1,4 +1,4 @@
-"""Text by character: predict the next one.
+"""Text by character: predict the next character.
 
     bits = mean of -log₂ p(x_{t+1} | x_1 … x_t)        (1) bits per character
 
@@ -10,9 +10,9 @@
 | "enwik8" | 205 bytes | 90 / 5 / 5 million | 180 |
 | "s1" | 27 | samples of 20 characters: 10,000 / 1,000 / 2,000 | 20 (S1) |
 
-"text8-10m" is a prefix of ten million characters that was **derived** from enwik8 by the published filter rules, not
-copied from the official text8: numbers on it are not comparable with published ones. "s1" is enwik8 after S1's
-cleaning, see ``letters``.
+"text8-10m" is a prefix of ten million characters, **derived** from enwik8 by the published filter rules and not copied
+from the official text8. Numbers on it are not comparable with published ones. "s1" is enwik8 after S1's cleaning: see
+``letters``.
 
 Sources: S2 §5.3 (PTB, text8), S1 §5.1 (Wiki-5k and Wiki-10k: 5,000 and 10,000 training samples).
 """
@@ -33,20 +33,18 @@ from holdfast.errors import SettingError
 from holdfast.tasks._base import Task
 from holdfast.tasks._text import Protocol, contents, first, language_task
 from holdfast.tasks.fetch import Source
+from holdfast.tasks.ptb import LDC
 from holdfast.tasks.vocabulary import Vocabulary
 
 __all__ = ["Characters", "letters"]
 
 _PTB_URL = "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz"
-_LDC = (
-    "The text belongs to the Linguistic Data Consortium (LDC99T42); this reduced form is passed on for research only."
-)
 _WIKIPEDIA = "The text is Wikipedia's (GFDL, CC BY-SA)."
 
 
 def _ptb(split: str, sha256: str, size: int) -> Source:
     name = f"ptb.char.{split}.txt"
-    return Source(f"ptb/{name}", sha256, size, (_PTB_URL,), f"./simple-examples/data/{name}", _LDC)
+    return Source(f"ptb/{name}", sha256, size, (_PTB_URL,), f"./simple-examples/data/{name}", LDC)
 
 
 _ENWIK8 = Source(
@@ -61,7 +59,7 @@ _ENWIK8 = Source(
 
 @dataclasses.dataclass(frozen=True)
 class _Corpus:
-    """Either a file a split, or one file of which the first 90% are train, then 5% validation and 5% test."""
+    """Either one file per split, or one file: the first 90% for training, 5% for validation, 5% for the test."""
 
     sources: dict[str, Source]
     window: int
@@ -110,7 +108,7 @@ _CORPORA = {
 }
 
 _CHUNK = 1 << 22
-# Tags of XML, tags of HTML inside the articles (their brackets are escaped), and escaped characters, also twice escaped
+# XML tags, HTML tags inside the articles (with escaped brackets), and characters that are escaped once or twice
 _MARKUP = re.compile(rb"<[^<>\n]*>|&lt;[/!A-Za-z][^<>\n]*?&gt;|&(?:amp;)?#?[0-9A-Za-z]{1,8};")
 _TO_LETTERS = bytes(
     symbol if chr(symbol) in "abcdefghijklmnopqrstuvwxyz" else symbol + 32 if 65 <= symbol <= 90 else 32
@@ -123,24 +121,19 @@ _PTB_SYMBOLS = bytes.maketrans(b"_", b" ")
 class Characters:
     """The next character, scored in bits (1).
 
-    The alphabet is that of the whole corpus, ordered by frequency in its training split: there is no unknown
-    character. In "enwik8" a character is a byte; the vocabulary writes it as the letter of that code, so that the bytes
-    of a row are ``"".join(vocabulary.decode(row)).encode("latin-1")``.
+    The alphabet is that of the whole corpus, ordered by frequency in the training split, so no character is unknown. In
+    "enwik8" a character is a byte. The bytes of a row are ``"".join(vocabulary.decode(row)).encode("latin-1")``.
 
     Args:
         corpus: see the table above.
-        window: steps of a window; None for the corpus' own.
-        protocol: "stream", a state can be carried from window to window; "windows", each begins afresh and they are
-            shuffled; "samples", a fixed random choice of disjoint windows, out of all of the text where the corpus is
-            one (S1). None: "samples" for "s1", else "stream".
-        train, validation, test: samples in each split; 10,000, 1,000 and 2,000 if None. S1's Wiki-5k has train =
-            5,000 and the same validation and test sets. Only with "samples".
-        limit: only the first so many characters: of the text, before it is split, or of every split where they come
-            as files ("ptb").
-        vectors: a GloVe file, which also has vectors for letters (S1): where the embedding starts. See ``read_glove``.
-        dim: length of its vectors, where the file holds several.
-        folder: a folder with your own files of the same names (or .gz), whose hashes are not checked. Any file called
-            enwik8 will do for "enwik8", which reads bytes as they are.
+        window: steps of a window; None for the corpus's own.
+        protocol: as in ``PennTreebank``; None: "samples" for "s1", else "stream".
+        train, validation, test: number of samples in each split, only with "samples"; 10,000, 1,000 and 2,000 if None.
+            S1's Wiki-5k has train = 5,000 and the same validation and test sets.
+        limit: use only the first characters, this many: of the text before it is split, or of each file of "ptb".
+        vectors, dim: as in ``PennTreebank``. GloVe files also have vectors for letters (S1).
+        folder: a folder with your own files of the same names (or .gz). Their hashes are not checked. Any file named
+            enwik8 works for "enwik8".
 
     Example:
         >>> import tempfile
@@ -189,11 +182,11 @@ class Characters:
         )
 
     def _texts(self) -> dict[str, bytes]:
-        """One byte a character, by the name of the split."""
+        """One byte per character, by the name of the split."""
         part, texts = first(self.limit), {}
         for split, source in self._corpus.sources.items():
             data, _ = contents(source, self.folder)
-            if self.corpus == "ptb":  # symbols stand between blanks, and a blank is written as _
+            if self.corpus == "ptb":  # spaces separate the symbols, and _ is a space
                 data = data.translate(_PTB_SYMBOLS, b" ")
                 data = data.replace(b"\r", b"")
             elif self.corpus == "s1":
@@ -207,22 +200,21 @@ class Characters:
 
 
 def letters(text: bytes, limit: int | None = None) -> bytes:
-    r"""S1's cleaning: the 26 letters of English and the blank are left.
+    r"""S1's cleaning, which leaves the 26 letters of English and the space.
 
-    Tags and escaped characters of XML and HTML go, with what is inside the brackets; what stands between tags stays.
-    Letters become small. Every run of anything else (numbers, punctuation, the characters of wiki markup, letters
-    with accents) becomes one blank, so that words do not run together. The last two are our reading of S1 §5.1, which
-    does not say.
+    Tags and escaped characters of XML and HTML are removed, with what is inside the brackets. Text between tags stays.
+    Letters become lower case. Every run of anything else (numbers, punctuation, wiki markup, letters with accents)
+    becomes one space. S1 §5.1 does not specify the last two rules, which are ours.
 
     Args:
         text: as in enwik8.
-        limit: stop after so many characters.
+        limit: stop after this many characters.
 
     Example:
         >>> letters(b"<title>Apollo 11</title>\n'''Apollo''' &amp;mdash; see [[Moon|the Moon]]&lt;br /&gt;.")
         b'apollo apollo see moon the moon '
     """
-    pieces, length, after_blank = [], 0, True  # no blank at the beginning
+    pieces, length, after_blank = [], 0, True  # no space at the beginning
     for chunk in _line_chunks(text):
         symbols = np.frombuffer(_MARKUP.sub(b" ", chunk).translate(_TO_LETTERS), np.uint8)
         blank = symbols == 32
@@ -235,7 +227,7 @@ def letters(text: bytes, limit: int | None = None) -> bytes:
 
 
 def _line_chunks(text: bytes) -> Iterator[bytes]:
-    """The text in pieces that end with a line: no tag is cut, and a corpus of 100 MB needs no second copy of itself."""
+    """The text in pieces of whole lines, so that no tag is cut and a corpus of 100 MB is not copied whole."""
     begin = 0
     while begin < len(text):
         end = text.find(b"\n", begin + _CHUNK) + 1 or len(text)
@@ -244,7 +236,7 @@ def _line_chunks(text: bytes) -> Iterator[bytes]:
 
 
 def _indices(texts: dict[str, bytes]) -> tuple[dict[str, Tensor], Vocabulary]:
-    """A row of bytes a split, and the alphabet of all by frequency in the training split. Takes ``texts`` apart."""
+    """One row of bytes per split, and the alphabet by frequency in the training split. Empties ``texts``."""
     counts = {split: _counts(text) for split, text in texts.items()}
     used = np.flatnonzero(np.sum([*counts.values()], axis=0)).tolist()
     used.sort(key=lambda symbol: (-int(counts["train"][symbol]), symbol))
@@ -253,7 +245,7 @@ def _indices(texts: dict[str, bytes]) -> tuple[dict[str, Tensor], Vocabulary]:
         table[symbol] = index
     rows = {}
     for split in list(texts):
-        # translate needs no 64-bit indices, as looking up in an array would; each text is let go when it is translated
+        # translate needs no 64-bit indices, unlike an array lookup; each text is freed once it is translated
         row = texts.pop(split).translate(bytes(table))
         rows[split] = torch.frombuffer(bytearray(row), dtype=torch.uint8) if row else torch.zeros(0, dtype=torch.uint8)
     return rows, Vocabulary(tuple(map(chr, used)))

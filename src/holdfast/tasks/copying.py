@@ -25,7 +25,8 @@ class Copying:
     """Copying over a delay.
 
     Inputs are one-hot: the blank, the symbols, the delimiter. Answers are the blank (class 0) and the symbols; the
-    delimiter is never one. Who knows all but the symbols answers with a mean cross-entropy of 10 log 8 / (T + 20).
+    delimiter is never one. A model that knows everything but the symbols has a mean cross-entropy of
+    10 log 8 / (T + 20).
 
     Args:
         delay: T, steps between the last symbol and the first answer, at least 1.

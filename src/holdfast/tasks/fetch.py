@@ -1,11 +1,11 @@
-"""Data files: found where they lie, downloaded where they do not, and believed only by their hash.
+"""Data files: found on this machine or downloaded, and accepted only if their hash is correct.
 
-    HOLDFAST_DATA/path  →  cache/data/path  →  the official address          (1) the first that is there
-    sha256(contents) = the hash that the source states                       (2) or a DataError
+    HOLDFAST_DATA/path  →  cache/data/path  →  the official address          (1) the first that exists
+    sha256(contents) = the hash that the source states                       (2) else a DataError
 
-A file may lie there packed, as ``path`` + ".gz": (2) is about what is inside. A damaged file in ``HOLDFAST_DATA`` is an
-error, since somebody put it there; one in the cache is downloaded again. The cache is ``HOLDFAST_CACHE``, else the
-platform's cache folder.
+A file may be compressed, as ``path`` + ".gz"; (2) is about its contents. A damaged file in ``HOLDFAST_DATA`` is an
+error, since somebody put it there. A damaged file in the cache is downloaded again. The cache is ``HOLDFAST_CACHE``,
+else the platform's cache folder.
 
 A task's options class names its files in a method ``sources(self) -> tuple[Source, ...]``.
 """
@@ -44,7 +44,7 @@ _log = logging.getLogger("holdfast.tasks")
 _CHUNK = 1 << 20
 # what reading a damaged .gz, .zip or .tar raises; encrypted or exotic archives: RuntimeError, NotImplementedError
 _UNPACKING = (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError, RuntimeError, ValueError)
-_believed: dict[Path, tuple[str, int, int]] = {}  # what was hashed in this process: hash, size, time of change
+_believed: dict[Path, tuple[str, int, int]] = {}  # files hashed in this process: hash, size, time of change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +52,12 @@ class Source:
     """One file of a data set.
 
     Args:
-        path: its place below ``HOLDFAST_DATA`` and in the cache, unpacked, with "/": "ptb/ptb.train.txt".
-        sha256: hash of its contents, unpacked.
-        size: bytes of its contents, unpacked.
+        path: its path below ``HOLDFAST_DATA`` and in the cache, uncompressed, with "/": "ptb/ptb.train.txt".
+        sha256, size: hash and bytes of its contents, uncompressed.
         urls: official addresses, tried in turn: the file, the file as .gz, or an archive with it (.zip, .tar, .tgz).
         member: its name inside the archive, if an address is one.
-        how: the way to get it by hand, and its licence: a sentence for the error message.
-        also: hashes of other copies that are as good.
+        how: how to get it by hand, and its licence, for the error message.
+        also: hashes of other copies that are accepted.
 
     Example:
         >>> Source("mine/letters.txt", sha256="0" * 64, size=10).names
@@ -80,12 +79,12 @@ class Source:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Where it may lie below a data folder: plain, or packed."""
+        """Its possible names in a data folder: plain or compressed."""
         return self.path, f"{self.path}.gz"
 
 
 def find(source: Source) -> tuple[Path, Literal["HOLDFAST_DATA", "cache"]] | None:
-    """Where a file lies on this machine and in which of the two folders, unchecked; None if it does not.
+    """The path of a file on this machine and the folder it is in, unchecked; None if it is missing.
 
     Example:
         >>> find(Source("nowhere/nothing.txt", sha256="0" * 64, size=10)) is None
@@ -103,13 +102,13 @@ def find(source: Source) -> tuple[Path, Literal["HOLDFAST_DATA", "cache"]] | Non
 
 
 def locate(source: Source) -> Path:
-    """The file on this machine, whole and checked (1, 2); downloaded if it is not there.
+    """The path of the file on this machine, checked (1, 2), and downloaded if it is missing.
 
-    Its name ends in ".gz" if it is packed. The hash is computed once in a process, and again if the file changes.
+    It ends in ".gz" if the file is compressed. The hash is computed once per process, and again if the file changes.
 
     Raises:
-        DataError: it is damaged, or missing and not to be had; the message names it, the hashes and the way to get it.
-        MissingExtraError: it has to be downloaded, and pooch is not installed.
+        DataError: it is damaged, or missing and cannot be downloaded. The message has its hashes and how to get it.
+        MissingExtraError: it must be downloaded, and pooch is not installed.
 
     Example:
         >>> locate(Source("nowhere/nothing.txt", sha256="0" * 64, size=10, how="There is no such file."))
@@ -129,7 +128,7 @@ def locate(source: Source) -> Path:
 
 
 def hash_of(source: Source) -> str:
-    """The hash that the file on this machine has: the source's ``sha256`` or one of ``also``.
+    """The hash of the file on this machine: the source's ``sha256`` or one of ``also``.
 
     Example:
         >>> hash_of(Source("nowhere/nothing.txt", sha256="0" * 64, size=10))
@@ -140,7 +139,7 @@ def hash_of(source: Source) -> str:
 
 
 def read_bytes(source: Source) -> bytes:
-    """The contents of a file, unpacked if it is packed.
+    """The contents of a file, uncompressed.
 
     Example:
         >>> read_bytes(Source("nowhere/nothing.txt", sha256="0" * 64, size=10))
@@ -156,7 +155,7 @@ def read_bytes(source: Source) -> bytes:
 
 
 def read_text(source: Source) -> str:
-    """The contents of a UTF-8 text, unpacked if it is packed; line ends as they are.
+    """The contents of a UTF-8 text, uncompressed, with its line ends unchanged.
 
     Example:
         >>> read_text(Source("nowhere/nothing.txt", sha256="0" * 64, size=10))
@@ -174,7 +173,7 @@ def _opened(path: Path) -> Any:
 
 
 def problem_of(source: Source, path: Path) -> str | None:
-    """What keeps (2) from holding for the file at ``path``, or None if it holds."""
+    """Why (2) does not hold for the file at ``path``, or None if it does."""
     try:
         stat, key = path.stat(), path.resolve()
         digest, *known = _believed.get(key, ("", 0, 0))
@@ -191,7 +190,7 @@ def problem_of(source: Source, path: Path) -> str | None:
 
 
 def _digest(file: IO[bytes], limit: int | None = None) -> tuple[str, int]:
-    """Hash and length. Reading ends soon after ``limit`` bytes: a packed file can be made to unpack without end."""
+    """Hash and length. Reading stops soon after ``limit`` bytes: a compressed file may expand without end."""
     digest, length = hashlib.sha256(), 0
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
@@ -204,14 +203,14 @@ def _digest(file: IO[bytes], limit: int | None = None) -> tuple[str, int]:
 def _damaged(source: Source, path: Path, problem: str) -> DataError:
     expected = f"expected {source.size:,} bytes with the sha256 {source.sha256}"
     return DataError(
-        f"{path} is damaged: {expected}, but {problem}. Delete it and get it again. {_way(source)}".rstrip()
+        f"{path} is damaged: {expected}, but {problem}. Delete it and download it again. {_way(source)}".rstrip()
     )
 
 
 def _way(source: Source) -> str:
     parts = [source.how] if source.how else []
     if source.urls:
-        inside = f" (in it: {source.member})" if source.member else ""
+        inside = f" (as {source.member} in the archive)" if source.member else ""
         parts.append(f"Official source: {' or '.join(source.urls)}{inside}.")
     return " ".join(parts)
 
@@ -235,13 +234,13 @@ def _download(source: Source) -> Path:
             return _keep(source, url, pooch)
         except DataError as error:
             failures.append(f"{url}: {error}")
-        except Exception as error:  # the libraries under pooch have errors of their own; the next address may answer
+        except Exception as error:  # the libraries under pooch raise errors of their own; the next address may work
             failures.append(f"{url}: {type(error).__name__}: {error}")
     raise DataError(f"{missing} Downloading failed: {'; '.join(failures)}. Put it there by hand. {_way(source)}")
 
 
 def _keep(source: Source, url: str, pooch: Any) -> Path:
-    """Download ``url``, take the file out of it if it is an archive, check it, and put it into the cache whole."""
+    """Download ``url``, extract the file if it is an archive, check it, and move it into the cache."""
     folder = (cache_folder("data") / source.path).parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -249,26 +248,26 @@ def _keep(source: Source, url: str, pooch: Any) -> Path:
     except OSError as error:
         raise DataError(f"the cache {folder} cannot be written ({error}); set HOLDFAST_CACHE to another") from error
     with temporary as inside:
-        came = Path(inside, "came")
+        got = Path(inside, "got")
         _log.info("downloading %s", url)
         with _progress(source.path) as bar:
-            pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK >> 4, timeout=60)(url, str(came), None)
-        with came.open("rb") as file:
+            pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK >> 4, timeout=60)(url, str(got), None)
+        with got.open("rb") as file:
             digest, packed = _digest(file)[0], file.seek(0) == 0 and file.read(2) == b"\x1f\x8b"
         if digest not in (source.sha256, *source.also):
             if source.member is not None:
-                came = _member(source, came, Path(inside, "member"))
+                got = _member(source, got, Path(inside, "member"))
             elif packed:
-                came = came.rename(came.with_suffix(".gz"))
-        if (problem := problem_of(source, came)) is not None:
-            raise DataError(f"what came is not the file: {problem}")
-        target = came.replace(cache_folder("data") / source.names[came.suffix == ".gz"])
-    _believed[target.resolve()] = _believed.pop(came.resolve())
+                got = got.rename(got.with_suffix(".gz"))
+        if (problem := problem_of(source, got)) is not None:
+            raise DataError(f"the download is not the file: {problem}")
+        target = got.replace(cache_folder("data") / source.names[got.suffix == ".gz"])
+    _believed[target.resolve()] = _believed.pop(got.resolve())
     return target
 
 
 def _member(source: Source, archive: Path, target: Path) -> Path:
-    """Copy one file out of an archive. Names in the archive never become paths, so nothing can be written elsewhere."""
+    """Copy one file out of an archive. Names in the archive are never used as paths."""
     try:
         with contextlib.ExitStack() as stack:
             if zipfile.is_zipfile(archive):
@@ -276,14 +275,14 @@ def _member(source: Source, archive: Path, target: Path) -> Path:
             elif tarfile.is_tarfile(archive):
                 file = stack.enter_context(tarfile.open(archive)).extractfile(str(source.member))
             else:
-                raise DataError("what came is not an archive")
+                raise DataError("the download is not an archive")
             if file is None:
                 raise KeyError(source.member)
             with target.open("wb") as copy:
                 while (chunk := file.read(_CHUNK)) and copy.tell() <= source.size:
                     copy.write(chunk)
     except KeyError as error:
-        raise DataError(f"the archive holds no file {source.member!r}") from error
+        raise DataError(f"the archive has no file {source.member!r}") from error
     except _UNPACKING as error:
         if isinstance(error, DataError):
             raise
@@ -306,26 +305,18 @@ def _progress(name: str) -> Iterator[Any]:
 
 
 class _Bar:
-    """What pooch calls, in rich's words."""
+    """The methods that pooch calls, on a progress bar of rich."""
+
+    total = 0  # set by pooch; 0 if the server did not say
 
     def __init__(self, progress: Any, task: Any):
-        self._progress, self._task, self._total, self._done = progress, task, 0, 0
-
-    @property
-    def total(self) -> int:
-        return self._total
-
-    @total.setter
-    def total(self, value: int) -> None:
-        self._total = value
-        self._progress.update(self._task, total=value or None)  # 0: the server did not say
+        self._progress, self._task = progress, task
 
     def update(self, step: int) -> None:
-        self._done += step
-        self._progress.update(self._task, completed=min(self._done, self._total) if self._total else self._done)
+        self._progress.update(self._task, total=self.total or None, advance=step)
 
     def reset(self) -> None:
-        self._done = 0
+        self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
         self._progress.refresh()

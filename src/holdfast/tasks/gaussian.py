@@ -3,7 +3,7 @@
     x_t ~ N(0, 4 I),  t = 1 … T,  y_T ~ U[-2, 2]    (1) independent of each other
 
 Source: S4 §4.1 and its appendix on synthetic data (Figure 1): T = 200, 32 features, one instance, squared loss at the
-last step. There is nothing to learn that would hold for another instance: what is watched is how the weights move.
+last step. Nothing learned holds for another instance: S4 studies how the weights move.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GaussianInstances:
         features: of an input.
         instances: in the training set; S4 takes one.
         seed: which instances.
-        test: instances kept apart; a model answers them no better than the constant does.
+        test: held-out instances, on which no model is better than the constant.
 
     Example:
         >>> task = GaussianInstances().load()

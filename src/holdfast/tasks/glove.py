@@ -1,12 +1,12 @@
-"""GloVe vectors from a file that the user has: where an embedding may start.
+"""GloVe vectors from a file of the user, as the start of an embedding.
 
     line:  word x_1 x_2 … x_d        (1)
     row i of the result = x of the word with index i, or zeros if the file has no such word   (2)
 
-Files: https://nlp.stanford.edu/projects/glove/, as text, as .gz, or inside the .zip they come in. They are not
-downloaded here: the smallest archive has 860 MB.
+Files: https://nlp.stanford.edu/projects/glove/, as text, as .gz, or inside the original .zip. Holdfast does not
+download them: the smallest archive has 860 MB.
 
-Source: Pennington et al. (2014); used by S1 §5 (100 numbers a word or letter) and S5, appendix B.
+Source: Pennington et al. (2014); used by S1 §5 (100 numbers per word or letter) and S5, appendix B.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class WordVectors:
 def read_glove(path: str | Path, vocabulary: Vocabulary, *, dim: int | None = None) -> WordVectors:
     r"""The vectors of a vocabulary's words (2), as they are spelled there, from a GloVe file (1).
 
-    Every line is checked for its number of fields, and the numbers of the words that are used for being numbers. Some
-    words of the larger files contain blanks: a line's last ``dim`` fields are its vector.
+    The number of fields is checked in every line, the numbers only for words in the vocabulary. Some words of larger
+    files contain spaces: the last ``dim`` fields of a line are its vector.
 
     Args:
         path: the file: text, .gz, or .zip.
         vocabulary: whose words to look up.
-        dim: length of the vectors; also chooses among the texts of a .zip ("glove.6B.100d.txt"). None: as the
-            first line.
+        dim: length of the vectors; also chooses among the texts of a .zip ("glove.6B.100d.txt"). None: as in
+            the first line.
 
     Raises:
         DataError: a damaged line, with its number; a file without any of the words.
@@ -86,9 +86,9 @@ def read_glove(path: str | Path, vocabulary: Vocabulary, *, dim: int | None = No
     try:
         with _lines(path, dim) as lines:
             for number, line in enumerate(lines, 1):
-                fields = line.count(b" ")  # of the vector, if the word has no blank
+                fields = line.count(b" ")  # of the vector, if the word has no space
                 dim = fields if dim is None else dim
-                # a word has few blanks, the first one none: as many as a vector has are two lines run together
+                # a word has few spaces, the first one none: as many as a vector has are two lines run together
                 if dim < 1 or not dim <= fields <= (dim if number == 1 else 2 * dim):
                     came = f"got {fields + 1} fields"
                     raise DataError(f"{path}, line {number}: expected a word and {dim or 'some'} numbers, {came}.")
@@ -98,7 +98,7 @@ def read_glove(path: str | Path, vocabulary: Vocabulary, *, dim: int | None = No
     except _UNPACKING as error:
         raise DataError(f"{path} cannot be read after line {number}: {error}.") from error
     if not rows:
-        raise DataError(f"{path} has {number:,} lines and none of the {len(vocabulary):,} words of this vocabulary.")
+        raise DataError(f"{path} has {number:,} lines, but none of the {len(vocabulary):,} words of this vocabulary.")
     vectors = torch.zeros(len(vocabulary), len(next(iter(rows.values()))))
     found = torch.tensor(sorted(rows))
     vectors[found] = torch.from_numpy(np.stack([rows[index] for index in sorted(rows)])).to(vectors.dtype)
@@ -117,10 +117,12 @@ def _vector(values: list[bytes], path: Path, number: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _lines(path: Path, dim: int | None) -> Iterator[Iterator[bytes]]:
-    """The lines of the text, without their ends, one at a time: the larger files have gigabytes."""
+    """The lines of the text without their ends, one at a time, since the larger files have gigabytes."""
     with contextlib.ExitStack() as stack:
         if not path.is_file():
-            raise DataError(f"There is no GloVe file {path}; get one from https://nlp.stanford.edu/projects/glove/.")
+            raise DataError(
+                f"There is no GloVe file {path}; download one from https://nlp.stanford.edu/projects/glove/."
+            )
         if path.suffix == ".zip":
             archive = stack.enter_context(zipfile.ZipFile(path))
             file: IO[bytes] = stack.enter_context(archive.open(_text_in(archive, path, dim)))

@@ -1,6 +1,6 @@
-"""Human activity recognition: nine motion signals of a telephone at the waist, 128 steps of 20 ms.
+"""Human activity recognition: nine motion signals of a phone at the waist, 128 steps of 20 ms.
 
-    x ← (x - mean_c) / std_c          (1) a channel c at a time, over all steps of the training set
+    x ← (x - mean_c) / std_c          (1) for each channel c, over all steps of the training set
     y = 0 for the labels 2, 4, 6      (2) HAR-2: upstairs, sitting, laying
     y = 1 for the labels 1, 3, 5          walking, downstairs, standing
 
@@ -39,7 +39,7 @@ SOURCE = Source(
     member="UCI HAR Dataset.zip",
     how="Put 'UCI HAR Dataset.zip' (UCI, Human Activity Recognition Using Smartphones; cite Anguita et al., 2013) into "
     "the folder har/ of HOLDFAST_DATA.",
-    # the same windows without the 561 features, the accelerations computed anew: docs/usage/tasks.md
+    # the same windows without the 561 features, with recomputed accelerations: docs/usage/tasks.md
     also=("2891cd8965f07b59da9fff6db1c0e07e8ff7d14f4434682488e791c206172a5d",),
 )
 _FORMAT = "holdfast-har-1"
@@ -52,8 +52,8 @@ class HAR:
 
     Args:
         classes: 2 for HAR-2 (2), 6 for the activities.
-        validation: so many people of the training set, those with the highest numbers, are kept apart for validation;
-            0 as in S3. People, not windows: neighbouring windows share half of their steps.
+        validation: number of people of the training set to hold out, those with the highest numbers; 0 as in S3. Whole
+            people, since neighbouring windows share half of their steps.
 
     Example:
         >>> [source.path for source in HAR().sources()]
@@ -64,18 +64,16 @@ class HAR:
     validation: int = 0
 
     def sources(self) -> tuple[Source, ...]:
-        """The one archive that all is in."""
+        """The one archive with all data."""
         return (SOURCE,)
 
     def load(self) -> Task:
         if self.classes not in (2, 6):
-            raise SettingError(f"HAR has 2 or 6 classes, got {self.classes!r}.")
+            raise SettingError(f"HAR expects classes to be 2 or 6, got {self.classes!r}.")
         (xs, labels, people), (test_xs, test_labels, _) = windows()
         everyone = np.unique(people)
         if not 0 <= self.validation < len(everyone):
-            raise SettingError(
-                f"HAR keeps 0 to {len(everyone) - 1} people of the training set for validation, got {self.validation}."
-            )
+            raise SettingError(f"HAR expects validation to be 0 to {len(everyone) - 1} people, got {self.validation}.")
         apart = np.isin(people, everyone[len(everyone) - self.validation :])
         mean = xs[~apart].mean(axis=(0, 1), dtype=np.float64)
         std = xs[~apart].std(axis=(0, 1), dtype=np.float64)
@@ -105,7 +103,7 @@ Windows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def windows() -> tuple[Windows, Windows]:
-    """Signals (n, 128, 9), labels 1 to 6 and people of the training and the test set, as they stand in the archive.
+    """Signals (n, 128, 9), labels 1 to 6 and people of the training and the test set, as in the archive.
 
     Reading 190 MB of text takes seconds, so the arrays are kept in the cache under the archive's hash.
     """
@@ -120,12 +118,12 @@ def windows() -> tuple[Windows, Windows]:
             with zipfile.ZipFile(path) as archive:
                 arrays = [*_split(archive, "train"), *_split(archive, "test")]
         except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path} is not the archive that UCI gives out: {error}. {SOURCE.how}") from error
+            raise DataError(f"{path} is not UCI's archive: {error}. {SOURCE.how}") from error
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(kept) as file:
                 np.savez(file, allow_pickle=False, **dict(zip(names, arrays, strict=True)))
-        except OSError as error:  # a cache that cannot be written costs time and nothing else
+        except OSError as error:  # without the cache, the next call parses the text again
             _log.info("parsed signals could not be kept: %s", error)
     return (arrays[0], arrays[1], arrays[2]), (arrays[3], arrays[4], arrays[5])
 
@@ -141,14 +139,14 @@ def _split(archive: zipfile.ZipFile, split: str) -> Windows:
         name = f"{folder}/Inertial Signals/{channel}_{split}.txt"
         xs[..., index] = _numbers(archive, name, np.float64).reshape(len(labels), STEPS)
     if not np.isfinite(xs).all():
-        raise ValueError(f"a signal of {split} holds what is not a number")
+        raise ValueError(f"a signal of {split} has a non-finite value")
     return xs, labels, people
 
 
 def _numbers(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # NumPy's word for text that is not numbers
+        warnings.simplefilter("error", DeprecationWarning)  # NumPy raises it for text that is not numbers
         try:
             return np.fromstring(archive.read(name), dtype=dtype, sep=" ")
         except DeprecationWarning as error:
-            raise ValueError(f"{name} holds what is not a number") from error
+            raise ValueError(f"{name} has a value that is not a number") from error

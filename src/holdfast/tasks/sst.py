@@ -1,10 +1,10 @@
-"""Stanford Sentiment Treebank: what a sentence about a film thinks of it.
+"""Stanford Sentiment Treebank: the sentiment of a sentence about a film.
 
     (3 (2 It) (4 (2 's) (4 good)))        (1) a tree: every node has a label from 0, very negative, to 4, very positive
 
     5 classes: the labels. 3 classes: {0, 1}, {2}, {3, 4}. 2 classes: {0, 1}, {3, 4}; 2 is left out.      (2)
 
-Sentences to train, validate and test on: 8,544, 1,101 and 2,210; with 2 classes 6,920, 872 and 1,821.
+Sentences for training, validation and test: 8,544, 1,101 and 2,210; with 2 classes 6,920, 872 and 1,821.
 
 Sources: Socher et al. (2013). S5, appendix B: 2 classes, and every labelled phrase of the training sentences as an
 example. S1 §5.1: 3 classes, 1,000 validation and 2,000 test sentences, padded in front to one length.
@@ -55,7 +55,7 @@ _CLASSES = {  # (2)
     5: ({label: label for label in range(5)}, ("very negative", "negative", "neutral", "positive", "very positive")),
 }
 
-# ASCII blanks alone: some words contain a no-break space ("2 1/2")
+# ASCII spaces alone: some words contain a no-break space ("2 1/2")
 _PIECE = re.compile(r"[()]|[^() \t\r\n\f\v]+")
 _LABELS = {str(label): label for label in range(5)}
 
@@ -132,22 +132,19 @@ def parse_tree(line: str, where: str = "the tree") -> Tree:
 class SentimentTrees:
     r"""The class of a sentence (2), scored by accuracy.
 
-    Words are taken as they stand in the trees. The vocabulary is that of the training examples; all other words are
-    ``<unk>``.
+    Words are used as in the trees. The vocabulary is that of the training examples. All other words are ``<unk>``.
 
     Args:
         classes: 2, 3 or 5 (2).
         phrases: train on every labelled node of the training trees, one word or many, besides whole sentences (S5):
-            98,794 examples with 2 classes, 318,582 with 3 or 5. Validation and test are whole sentences always.
-        lower: make all letters small, as the words of GloVe's 6B files are.
-        max_length: only the first so many words of an example.
+            98,794 examples with 2 classes, 318,582 with 3 or 5. Validation and test are always whole sentences.
+        lower: convert to lower case, as in GloVe's 6B files.
+        max_length: use only the first words of an example, this many.
         padding: "end", with lengths, so that nothing is read after the last word; or "front" (S1): a token ``<pad>``
             in front of the shorter ones, which is read like a word.
-        validation, test: only so many of those sentences, a fixed random choice (S1: 1,000 and 2,000). None: all.
-        size: keep only the most frequent words, so many with ``<unk>``, which the others become.
-        vectors: a GloVe file: where the embedding starts. See ``read_glove``.
-        dim: length of its vectors, where the file holds several.
-        folder: a folder with your own train.txt, dev.txt and test.txt (or .gz), a tree a line, whose hashes are not
+        validation, test: number of sentences, a fixed random choice (S1: 1,000 and 2,000). None: all.
+        size, vectors, dim: as in ``PennTreebank``.
+        folder: a folder with your own train.txt, dev.txt and test.txt (or .gz), one tree per line. Hashes are not
             checked.
 
     Example:
@@ -178,9 +175,9 @@ class SentimentTrees:
 
     def load(self) -> Task:
         if self.classes not in _CLASSES:
-            raise SettingError(f"SentimentTrees knows 2, 3 and 5 classes; got {self.classes!r}.")
+            raise SettingError(f"SentimentTrees expects classes to be 2, 3 or 5, got {self.classes!r}.")
         if self.padding not in ("end", "front"):
-            raise SettingError(f'SentimentTrees pads at the "end" or in "front"; got {self.padding!r}.')
+            raise SettingError(f'SentimentTrees expects padding to be "end" or "front", got {self.padding!r}.')
         if self.max_length is not None and self.max_length < 1:
             raise SettingError(f"SentimentTrees expects a max_length of at least 1, got {self.max_length}.")
         examples = {split: self._examples(split) for split in _SOURCES}
@@ -220,7 +217,7 @@ class SentimentTrees:
                 if label in classes:
                     examples.append((tree.words[begin:end][: self.max_length], classes[label]))
         if not examples:
-            raise DataError(f"{name} holds no tree that belongs to one of the {self.classes} classes.")
+            raise DataError(f"{name} has no tree of one of the {self.classes} classes.")
         wanted = {"validation": self.validation, "test": self.test}.get(split)
         return examples if wanted is None else _chosen(examples, wanted, split)
 
@@ -244,7 +241,7 @@ def _padded(tokens: Tensor, lengths: Tensor, longest: int, filler: int, *, front
 
 def _chosen(examples: list[tuple[Sequence[str], int]], count: int, split: str) -> list[tuple[Sequence[str], int]]:
     if not 1 <= count <= len(examples):
-        raise SettingError(f"{split} has {len(examples):,} sentences; asked for {count:,} of them.")
+        raise SettingError(f"{split} expects 1 to {len(examples):,} sentences, got {count:,}.")
     # the same sentences in every run: only weights and the order of training differ between seeds
     order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
     return [examples[index] for index in order[:count].sort().values.tolist()]

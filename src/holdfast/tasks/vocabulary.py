@@ -30,7 +30,7 @@ class Vocabulary:
 
     Args:
         tokens: token number i at place i, none twice.
-        unknown: the token among them that stands for all others, or None if a token that is not there is an error.
+        unknown: the token among them for all others, or None if a token that is not there is an error.
 
     Example:
         >>> vocabulary = Vocabulary.of("the cat and the dog".split())
@@ -65,9 +65,9 @@ class Vocabulary:
 
         Args:
             tokens: the text, token by token, or a mapping from tokens to counts.
-            size: keep only so many tokens, ``unknown`` and ``extra`` included; the rarest go.
-            unknown: the token for what is not there (2), put last if the text itself has none; None for no such token.
-            extra: tokens put behind all others, such as one for padding.
+            size: number of tokens to keep, ``unknown`` and ``extra`` included; the rarest are left out.
+            unknown: the token for all others (2), last if the text itself does not have it; None for no such token.
+            extra: tokens after all others, such as one for padding.
 
         Example:
             >>> Vocabulary.of({"a": 3, "b": 2, "c": 2}, size=3, unknown="?").tokens
@@ -102,13 +102,13 @@ class Vocabulary:
         Example:
             >>> Vocabulary(("a", "b")).index("c")
             Traceback (most recent call last):
-            holdfast.errors.DataError: 'c' is none of the 2 tokens of this vocabulary, which has no unknown token.
+            holdfast.errors.DataError: 'c' is not one of the 2 tokens of this vocabulary, which has no unknown token.
         """
         if (found := self._indices.get(token)) is not None:
             return found
         if self.unknown is None:
             raise DataError(
-                f"{token!r} is none of the {len(self)} tokens of this vocabulary, which has no unknown token."
+                f"{token!r} is not one of the {len(self)} tokens of this vocabulary, which has no unknown token."
             )
         return self._indices[self.unknown]
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast
+from holdfast.cells import CheckedLoad
 from holdfast.errors import SettingError, ShapeError
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss
 from holdfast.stability import truncate
@@ -115,7 +116,7 @@ class Spec(Protocol):
     def every_step(self) -> bool: ...
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(CheckedLoad):
     """(1) to (3) around any layer that looks like ``torch.nn.RNN`` with time first.
 
     Args:

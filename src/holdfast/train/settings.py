@@ -79,12 +79,15 @@ class LRSchedule:
         over: updates until zero; the whole run if None.
         at: updates at which to step; numbers up to 1 are parts of the whole run.
         factor, patience: of "step" and "plateau".
+        warmup: the factor rises to its value over this many updates at the start, in equal steps.
 
     Example:
         >>> LRSchedule("linear").multiplier(update=25, updates=100)
         0.75
         >>> LRSchedule("step", at=(0.5,)).multiplier(update=50, updates=100)
         0.1
+        >>> LRSchedule(warmup=4).multiplier(update=0, updates=100)
+        0.25
     """
 
     kind: Literal["constant", "linear", "step", "plateau"] = "constant"
@@ -92,6 +95,7 @@ class LRSchedule:
     at: tuple[float, ...] = ()
     factor: float = 0.1
     patience: int = 10
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "linear", "step", "plateau"):
@@ -100,18 +104,20 @@ class LRSchedule:
             raise SettingError("A step schedule needs at: updates, at = [2000], or parts of the run, at = [0.5].")
         check_range(self, ("factor",), 0, 1, above=True)
         check_range(self, ("patience", "over"), 1)
+        check_range(self, ("warmup",), 0)
 
     def multiplier(self, update: int, updates: int, plateaus: int = 0) -> float:
         """The factor for the update after ``update`` have been made, of ``updates`` in all."""
+        start = min(1.0, (update + 1) / self.warmup) if self.warmup else 1.0
         match self.kind:
             case "linear":
-                return max(0.0, 1 - update / (self.over or updates))
+                return start * max(0.0, 1 - update / (self.over or updates))
             case "step":
-                return self.factor ** sum(update >= (at * updates if at <= 1 else at) for at in self.at)
+                return start * self.factor ** sum(update >= (at * updates if at <= 1 else at) for at in self.at)
             case "plateau":
-                return self.factor**plateaus
+                return start * self.factor**plateaus
             case _:
-                return 1.0
+                return start
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +143,10 @@ class Training:
         patience: stop after this many evaluations without a new best; None never.
         stop_at: stop once the monitored metric is at least this good.
         checkpoint_seconds: at most this long between checkpoints.
+        spikes: "rewind" puts weights and optimiser back to where they were 20 to 40 updates before, and lowers the
+            learning rate, when the loss of a batch is above ``spike_at`` times its running mean or a loss or gradient
+            is not finite; see ``holdfast.train.spikes``. "allow" does nothing about them.
+        spike_at: what a spike is; more than 20 where gradients are clipped, so that large ones are used.
         nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.
         weights: which ones the run is for, and is loaded with: those of the "best" evaluation, or the "last".
@@ -163,6 +173,8 @@ class Training:
     patience: int | None = None
     stop_at: float | None = None
     checkpoint_seconds: float = 30.0
+    spikes: Literal["allow", "rewind"] = "allow"
+    spike_at: float = 20.0
     nonfinite: Literal["stop", "skip"] = "stop"
     seed: int = 0
     weights: Literal["best", "last"] = "best"
@@ -173,6 +185,7 @@ class Training:
         positive = ("lr", "batch", "updates", "epochs", "seconds", "clip", "truncation", "evaluate_every", "patience")
         check_range(self, positive, 0, above=True)
         check_range(self, ("seed",), 0, 2**63, below=True)
+        check_range(self, ("spike_at",), 1, above=True)
         if not self.checkpoint_seconds >= 0:
             raise SettingError(f"checkpoint_seconds must be at least 0, got {self.checkpoint_seconds}.")
         if not self.evaluate_on:
@@ -183,6 +196,8 @@ class Training:
             )
         if self.weights not in ("best", "last"):
             raise SettingError(f'weights must be "best" or "last", got {self.weights!r}.')
+        if self.spikes not in ("allow", "rewind"):
+            raise SettingError(f'spikes must be "allow" or "rewind", got {self.spikes!r}.')
         if self.nonfinite not in ("stop", "skip"):
             raise SettingError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}.')
 

@@ -39,7 +39,12 @@ TURNING = {"float32": 3e9, "float64": 1.6e6}  # sin and cos are exact in their a
 
 def loop(function, dtype, lanes, inputs):
     """LLVM assembly for ``void run(x…, y, n)``, y[i] = function(x[i]…), n a multiple of ``lanes``."""
-    module, vector, pointer, i64 = ir.Module(), vector_type(dtype, lanes), ir.PointerType(), ir.IntType(64)
+    module, vector, pointer, i64 = (
+        ir.Module(),
+        vector_type(getattr(torch, dtype), lanes),
+        ir.PointerType(),
+        ir.IntType(64),
+    )
     module.triple = ""
     run = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer] * (inputs + 1) + [i64]), "run")
     *xs, y, n = run.args

@@ -10,11 +10,14 @@ from torch.nn import functional as F
 import holdfast as hf
 from holdfast.engine.program.graph import Recorder, Unsupported
 from holdfast.engine.program.lower import lower
-from holdfast.engine.program.schedule import Loop, render, schedule
-from holdfast.engine.program.tiles import Input, Outer, Product, Rotate, RotateBack, in_order
+from holdfast.engine.program.render import render
+from holdfast.engine.program.schedule import Loop, schedule
+from holdfast.engine.program.tiles import Input, Kind, Outer, Product, Rotate, RotateBack, Slot, in_order
 from holdfast.engine.program.trace import Batch, differs, record_step, trace_step
 from holdfast.engine.targets.cpu import buffers, cache, native
-from holdfast.engine.targets.cpu.emit import Shape, emit_backward, emit_forward, outer_size, summed_after
+from holdfast.engine.targets.cpu.arguments import Argument, Role
+from holdfast.engine.targets.cpu.emit import emit_backward, emit_forward
+from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.vec import Vec, fma, select, vector_type
 
 
@@ -119,10 +122,10 @@ def test_backward_reads_what_forward_keeps():
     """A ReLU RNN's backward needs the new state and no product; an SGORNN's keeps its rotation and undoes it."""
     relu = lower(traced(hf.RNNCell(2, 16, nonlinearity="relu")), source_grad=False)
     assert relu.forward.saved == ()
-    assert "n0" in relu.backward.inputs
+    assert Slot(Kind.NEW) in relu.backward.inputs
     sgornn = lower(traced(hf.SGORNNCell(2, 16)), source_grad=False)
     assert [type(tile) for tile in sgornn.forward.saved] == [Rotate]
-    assert sgornn.backward.outputs["x"] is None
+    assert sgornn.backward.outputs[Slot(Kind.SOURCE)] is None
     statements = schedule(sgornn.backward).statements
     assert [type(s) for s in statements] == [RotateBack, Loop]
 
@@ -134,11 +137,13 @@ def test_elementwise_operators_share_one_loop():
 
 
 def test_wide_sums_are_left_until_after_the_loop_when_they_do_not_pay():
-    outer = Outer(Input("a", 2048), Input("b", 512))
-    few, many = (Shape("float32", lanes, masked=False) for lanes in (8, 32))
-    assert summed_after(outer, few)
-    assert not summed_after(outer, many)
-    assert outer_size(Outer(Input("a", 7), Input("b", 9)), many) == (12, 16)
+    wide, narrow = (
+        Outer(*(Input(Slot(Kind.STATE, i), size) for i, size in enumerate(sizes))) for sizes in ((2048, 512), (7, 9))
+    )
+    few, many = (Shape(torch.float32, lanes, masked=False) for lanes in (8, 32))
+    assert few.summed_after(wide)
+    assert not many.summed_after(wide)
+    assert many.outer_size(narrow) == (12, 16)
 
 
 def test_the_source_can_be_read():
@@ -157,13 +162,14 @@ def test_the_source_can_be_read():
 @pytest.mark.parametrize("lanes", [8, 16, 32])
 def test_kernels_are_valid_llvm_and_name_their_arguments(lanes, masked):
     result = traced(hf.LSTMCell(2, 5))
-    lowered, shape = lower(result, source_grad=True), Shape("float32", lanes, masked)
-    forward = emit_forward(schedule(lowered.forward), shape, output=True, keep=frozenset({"s1", "k0"}))
+    lowered, shape = lower(result, source_grad=True), Shape(torch.float32, lanes, masked)
+    keep = {Slot(Kind.STATE, 1), Slot(Kind.SAVED)}
+    forward = emit_forward(schedule(lowered.forward), shape, output=True, keep=keep)
     backward = emit_backward(schedule(lowered.backward), shape, state_sizes=(5, 5), output_grad=True, stored=())
     for kernel in (forward, backward):
         assert len(set(kernel.arguments)) == len(kernel.arguments)
         assert native.object_code(kernel.text)[:4] in (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"d\x86\x00\x00")
-    assert ("first" in forward.arguments) is masked
+    assert (Argument(Role.BIRTH) in forward.arguments) is masked
 
 
 def test_vectors_follow_ieee_754():
@@ -171,7 +177,7 @@ def test_vectors_follow_ieee_754():
     module = ir.Module()
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [ir.PointerType(), ir.PointerType()]), "run")
     builder = ir.IRBuilder(function.append_basic_block())
-    kind = vector_type("float64", 4)
+    kind = vector_type(torch.float64, 4)
     x = Vec(builder, builder.load(function.args[0], typ=kind, align=8))
     y = select(x.is_nan() | (x > 1.0), fma(x, 2.0, 1.0), abs(-x)) / (x - x + 1.0)
     builder.store(y.value, function.args[1], align=8)

@@ -8,7 +8,6 @@ import pickle
 import sys
 import types
 import warnings
-from pathlib import Path
 
 import jaxtyping
 import numpy as np
@@ -18,17 +17,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import holdfast as hf
+from helpers import fuzz
+from helpers.cells import assert_same_scan, random_state
 from holdfast.engine.program import graph, lower, trace
 from holdfast.engine.program.graph import mapped
-from holdfast.engine.targets.cpu import emit, plan
+from holdfast.engine.targets.cpu import expressions, plan
 from holdfast.engine.targets.cpu.operators import OPERATORS
 from holdfast.engine.targets.cpu.vec import select
 from holdfast.errors import FusedError, FusedFallbackWarning, ShapeError
-
-sys.path.insert(0, str(Path(__file__).parent))
-import fuzz
-
-from cells import assert_same_scan, random_state
 
 H = 6
 
@@ -634,7 +630,7 @@ def broken_key(node, row, offset, *more):
 
 def test_a_wrong_kernel_is_refused_before_anybody_sees_its_result(monkeypatch, tmp_path):
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
-    monkeypatch.setattr(emit._Kernel, "_key", staticmethod(broken_key))
+    monkeypatch.setattr(expressions, "key_of", broken_key)
     sys.modules["holdfast.engine.scan"]._warned.clear()
     cell, xs = StepCell(FUSED["gate of one feature"]), torch.randn(5, 6, 3)
     with pytest.raises(FusedError, match=r"the output differs by .*please report"):
@@ -691,7 +687,7 @@ def test_a_quantised_step_is_not_refused_for_rounding():
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 65, 13))
 def test_random_steps_agree_with_the_plain_loop_or_are_refused(first):
-    """Without the trial: 520 scans of 65 steps; ``python tests/engine/cpu/fuzz.py`` does any number."""
+    """Without the trial: 520 scans of 65 steps; ``python -m helpers.fuzz`` does any number."""
     outcomes = [(seed, result) for seed in range(first, first + 13) for _, result in fuzz.cases(seed)]
     assert len(outcomes) == 104
     assert not [entry for entry in outcomes if entry[1].startswith("differs")]
@@ -717,7 +713,7 @@ def set_operator(name, function):
 
 
 MUTATIONS = {
-    "memo without the row": ("first", lambda m: m.setattr(emit._Kernel, "_key", staticmethod(broken_key))),
+    "memo without the row": ("first", lambda m: m.setattr(expressions, "key_of", broken_key)),
     "custom gradients lost": ("straight-through", lambda m: m.setattr(trace, "_pull_back", replayed)),
     "no_grad lost": ("no-grad", lambda m: m.setattr(trace, "_pull_back", replayed)),
     "keyword dropped": ("div-floor", lambda m: m.setattr(lower, "_IGNORED", {*lower._IGNORED, "rounding_mode"})),

@@ -1,6 +1,6 @@
 """One compiled loop over time, for matrices that stay in the cache of one core.
 
-    x_t = x_{t-1} M + d_t,  t = 1, 2, ...   (1) in rows; d constant, or a row for every t
+    x_t = x_{t-1} M + d_t,  t = 1, 2, ...   (1) in rows; d constant, or one row per t
 
 A product with a vector is limited by reading M. While M stays in a core's second-level cache, reading it once per step
 costs less than the squarings of block doubling, and no threads have to synchronise. Columns are taken eight registers
@@ -11,7 +11,7 @@ without that compiler, flows use block doubling.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from holdfast.errors import ShapeError
 __all__ = ["compiled_flow", "fits"]
 
 LARGEST = 256  # units: 256² doubles are 512 KB, a common size of second-level caches
-LANES = 16  # columns come in sixteens: zeros fill up the last ones
+COLUMNS = 16  # columns come in sixteens: zeros fill up the last ones
 
 
 def fits(matrix: Tensor) -> bool:
@@ -52,7 +52,7 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
             f"({rows}, {size}), of one dtype, got {tuple(matrix.shape)}, {tuple(start.shape)} and {tuple(drive.shape)} "
             f"of {matrix.dtype} and {drive.dtype}."
         )
-    fill = -size % LANES
+    fill = -size % COLUMNS
     if fill:
         matrix = torch.nn.functional.pad(matrix, (0, fill, 0, fill))
         start, drive = (torch.nn.functional.pad(values, (0, fill)) for values in (start, drive))
@@ -60,18 +60,17 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
         matrix, drive = matrix.contiguous(), drive.contiguous()
     states = matrix.new_empty(rows, size + fill)
     states[0] = start
-    kernel = _kernel(matrix.dtype)
-    assert kernel is not None
+    run = _kernel(matrix.dtype)
+    assert run is not None
     stride = size + fill if drive.dim() == 2 else 0
-    kernel(matrix.data_ptr(), states.data_ptr(), drive.data_ptr(), stride, rows, size + fill, parts=1)
+    run(matrix.data_ptr(), states.data_ptr(), drive.data_ptr(), stride, rows, size + fill, parts=1)
     return states[:, :size] if fill else states
 
 
 @functools.cache
-def _kernel(dtype: torch.dtype) -> Any:
+def _kernel(dtype: torch.dtype) -> Callable[..., None] | None:
     try:
-        from holdfast.engine.kernels.flow_loop import FlowKernel
-        from holdfast.engine.targets.cpu.loops import Compiled
+        from holdfast.engine.kernels.flow_loop import FlowBuilder
     except ImportError:
         return None
-    return Compiled(FlowKernel(dtype, LANES))
+    return FlowBuilder(dtype, COLUMNS).compiled()

@@ -15,15 +15,15 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from llvmlite import ir
 from torch import Tensor
 
-from holdfast.engine.targets.cpu.loops import LANES, Compiled, Kernel
-from holdfast.engine.targets.cpu.vec import Vec, fma, select
+from holdfast.engine.kernels.parts import PartsBuilder
+from holdfast.engine.targets.cpu.vec import WIDTH, Value, Vec, fma, select
 
 __all__ = ["CompiledScores"]
 
@@ -47,7 +47,7 @@ class CompiledScores:
     def __init__(self, weight: Tensor, bias: Tensor, weight_out: Tensor, bias_out: Tensor):
         self.weight, self.bias, self.weight_out, self.bias_out = weight, bias, weight_out, bias_out
         hidden, size = weight.shape
-        self.columns = WIDE * LANES[weight.dtype]
+        self.columns = WIDE * WIDTH[weight.dtype]
         self.fill = -hidden % self.columns
         # (blocks, p, columns): the units of a block side by side
         wide = torch.nn.functional.pad(weight, (0, 0, 0, self.fill)) if self.fill else weight
@@ -68,7 +68,7 @@ class CompiledScores:
         PyTorch reports vectors that do not fit.
         """
         fits = weight.shape[1] == like.shape[-1] and weight.dtype == like.dtype and weight.device == like.device
-        return fits and weight.device.type == "cpu" and weight.dtype in LANES
+        return fits and weight.device.type == "cpu" and weight.dtype in WIDTH
 
     def folded(self, scale: Tensor, shift: Tensor) -> CompiledScores:
         """The scores of scale ⊙ v + shift, and of that of 1 - v, as a function of v."""
@@ -96,86 +96,83 @@ _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 @functools.cache
-def _compiled(dtype: torch.dtype) -> Compiled:
-    return Compiled(_Scores(dtype))
+def _compiled(dtype: torch.dtype) -> Callable[..., None]:
+    return _Scores(dtype).compiled()
 
 
-class _Scores(Kernel):
+class _Scores(PartsBuilder):
     """A part is a chunk: all units for up to ``CHUNK`` vectors of a segment."""
 
     def __init__(self, dtype: torch.dtype):
         pointers = ("v", "panels", "below", "above", "out", "results")
         super().__init__(dtype, pointers, ("size", "blocks", "rows", "segments", "stride"))
-        b = self.builder
-        sums = b.alloca(self.element, size=self.const(2 * CHUNK * self.lanes))
+        sums = self.entry.alloca(self.element, size=self.const(2 * CHUNK * self.width))
         # of (3), then of (4); through a number, since llvmlite holds stores to the type that was asked for
-        self.sums = b.inttoptr(b.ptrtoint(sums, ir.IntType(64)), ir.PointerType())
-        self.chunks = b.udiv(b.add(self.given["rows"], self.const(CHUNK - 1)), self.const(CHUNK))  # of a segment
+        self.sums = self.entry.inttoptr(self.entry.ptrtoint(sums, ir.IntType(64)), ir.PointerType())
+        self.chunks = self.builder.udiv(self.add(self.given["rows"], CHUNK - 1), self.const(CHUNK))  # of a segment
 
-    def parts(self) -> Any:
-        return self.builder.mul(self.chunks, self.given["segments"])
+    def parts(self) -> Value:
+        return self.mul(self.chunks, self.given["segments"])
 
-    def part(self, at: Any) -> None:
-        b, given, rows = self.builder, self.given, self.given["rows"]
-        segment, chunk = b.udiv(at, self.chunks), b.urem(at, self.chunks)
-        begin = b.mul(chunk, self.const(CHUNK))
-        count = self.least(b.sub(rows, begin), self.const(CHUNK))
-        vectors = self.at(given["v"], b.mul(segment, given["stride"]))
-        zero, one = self.const(0), self.const(1)
+    def part(self, at: Value) -> None:
+        given, rows = self.given, self.given["rows"]
+        segment, chunk = self.builder.udiv(at, self.chunks), self.builder.urem(at, self.chunks)
+        begin = self.mul(chunk, CHUNK)
+        count = self.least(self.sub(rows, begin), self.const(CHUNK))
+        vectors = self.at(given["v"], self.mul(segment, given["stride"]))
 
-        def clear(i: Any, _: list[Any]) -> None:
-            self.store(self.number(0.0), self.sums, b.mul(i, self.const(self.lanes)))
+        def clear(i: Value, _: list[Value]) -> None:
+            self.store(self.number(0.0), self.sums, self.mul(i, self.width))
 
-        def panel(block: Any, _: list[Any]) -> None:
-            columns = WIDE * self.lanes
-            where = self.at(given["panels"], b.mul(b.mul(block, given["size"]), self.const(columns)))
-            first = b.mul(block, self.const(columns))
-            places = [b.add(first, self.const(c * self.lanes)) for c in range(WIDE)]
+        def panel(block: Value, _: list[Value]) -> None:
+            columns = WIDE * self.width
+            where = self.at(given["panels"], self.mul(self.mul(block, given["size"]), columns))
+            first = self.mul(block, columns)
+            places = [self.add(first, c * self.width) for c in range(WIDE)]
             edges = [[self.load(given[name], place) for place in places] for name in ("below", "above", "out")]
-            self.count(zero, count, self.const(TILE), lambda r, _: self._tile(where, vectors, begin, r, edges))
+            self.count(0, count, TILE, lambda r, _: self._tile(where, vectors, begin, r, edges))
 
-        def write(r: Any, _: list[Any]) -> None:
-            place = b.add(b.mul(segment, rows), b.add(begin, r))
+        def write(r: Value, _: list[Value]) -> None:
+            place = self.add(self.mul(segment, rows), self.add(begin, r))
             for which in range(2):
                 total = self.sum_of(self.load(self.sums, self._sum_at(r, which)))
-                offset = b.mul(b.mul(self.const(which), given["segments"]), rows)
-                b.store(total, self.at(given["results"], b.add(offset, place)))
+                offset = self.mul(self.mul(which, given["segments"]), rows)
+                self.builder.store(total, self.at(given["results"], self.add(offset, place)))
 
-        self.count(zero, self.const(2 * CHUNK), one, clear)
-        self.count(zero, given["blocks"], one, panel)
-        self.count(zero, count, one, write)
+        self.count(0, 2 * CHUNK, 1, clear)
+        self.count(0, given["blocks"], 1, panel)
+        self.count(0, count, 1, write)
 
-    def _sum_at(self, r: Any, which: int) -> Any:
-        return self.builder.mul(self.builder.add(r, self.const(which * CHUNK)), self.const(self.lanes))
+    def _sum_at(self, r: Value, which: int) -> Value:
+        return self.mul(self.add(r, which * CHUNK), self.width)
 
-    def _tile(self, panel: Any, vectors: Any, begin: Any, r: Any, edges: list[list[Vec]]) -> None:
+    def _tile(self, panel: Value, vectors: Value, begin: Value, r: Value, edges: list[list[Vec]]) -> None:
         """(1) of ``TILE`` vectors and one panel, and what (3) and (4) sum; past the last vector, the last again."""
-        b = self.builder
-        size, last = self.given["size"], b.sub(self.given["rows"], self.const(1))
-        places = [self.least(b.add(b.add(begin, r), self.const(t)), last) for t in range(TILE)]
-        starts = [self.at(vectors, b.mul(place, size)) for place in places]
+        size, last = self.given["size"], self.sub(self.given["rows"], 1)
+        places = [self.least(self.add(self.add(begin, r), t), last) for t in range(TILE)]
+        starts = [self.at(vectors, self.mul(place, size)) for place in places]
 
-        def column(k: Any, totals: list[Any], together: int) -> list[Any]:
+        def column(k: Value, totals: list[Value], together: int) -> list[Value]:
             for u in range(together):
-                index = b.add(k, self.const(u))
-                row = b.mul(index, self.const(WIDE * self.lanes))
-                units = [self.load(panel, b.add(row, self.const(c * self.lanes))) for c in range(WIDE)]
+                index = self.add(k, u)
+                row = self.mul(index, WIDE * self.width)
+                units = [self.load(panel, self.add(row, c * self.width)) for c in range(WIDE)]
                 for t in range(TILE):
-                    entry = self.splat(b.load(self.at(starts[t], index), typ=self.element))
+                    entry = self.splat_at(starts[t], index)
                     for c in range(WIDE):
-                        totals[t * WIDE + c] = fma(entry, units[c], Vec(b, totals[t * WIDE + c])).value
+                        totals[t * WIDE + c] = fma(entry, units[c], self.vec(totals[t * WIDE + c])).value
             return totals
 
-        fours, totals = b.and_(size, self.const(-4)), [self.number(0.0).value] * (TILE * WIDE)
-        for start, stop, step in ((self.const(0), fours, 4), (fours, size, 1)):
-            totals = self.count(start, stop, self.const(step), functools.partial(column, together=step), totals)
+        fours, totals = self.builder.and_(size, self.const(-4)), [self.number(0.0).value] * (TILE * WIDE)
+        for start, stop, step in ((0, fours, 4), (fours, size, 1)):
+            totals = self.count(start, stop, step, functools.partial(column, together=step), totals)
         below, above, out = edges
         for t in range(TILE):
             for which, edge in enumerate((below, above)):
-                place = self._sum_at(b.add(r, self.const(t)), which)
+                place = self._sum_at(self.add(r, t), which)
                 total = self.load(self.sums, place)
                 for c in range(WIDE):
-                    a = Vec(b, totals[t * WIDE + c])
+                    a = self.vec(totals[t * WIDE + c])
                     # the edge only where it is beyond a: so NaN stays NaN
                     cut = select(edge[c] > a if which == 0 else edge[c] < a, edge[c], a)
                     total = fma(cut, out[c], total)

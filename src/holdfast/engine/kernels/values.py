@@ -10,28 +10,21 @@ Source of (1): S1, Algorithm 1, line 11; holdfast/rrnn/search.py.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from holdfast.engine.kernels.parts import PartsBuilder
 from holdfast.engine.targets.cpu.elementary import sigmoid, tanh
-from holdfast.engine.targets.cpu.loops import LANES, Compiled, Kernel
-from holdfast.engine.targets.cpu.vec import Vec, fma, select
+from holdfast.engine.targets.cpu.operators import relu
+from holdfast.engine.targets.cpu.vec import WIDTH, Value, Vec, fma
 
 __all__ = ["compiled_values", "takes"]
 
 PARTS = 4  # of one older node
-OPERATORS = {
-    "add": lambda l, r, b: l + (r + b),
-    "mul": lambda l, r, b: fma(l, r, b),
-}
-ACTIVATIONS = {
-    "identity": lambda z: z,
-    "sigmoid": sigmoid,
-    "tanh": tanh,
-    "relu": lambda z: select(z < 0.0, 0.0, z),  # NaN stays NaN
-}
+OPERATORS = {"add": lambda l, r, b: l + (r + b), "mul": lambda l, r, b: fma(l, r, b)}
+ACTIVATIONS = {"identity": lambda z: z, "sigmoid": sigmoid, "tanh": tanh, "relu": relu}
 
 
 def takes(bias: Tensor, operators: tuple[str, ...], activations: tuple[str, ...], count: int) -> bool:
@@ -40,8 +33,8 @@ def takes(bias: Tensor, operators: tuple[str, ...], activations: tuple[str, ...]
     PyTorch reports biases that do not fit.
     """
     known = OPERATORS.keys() >= set(operators) and ACTIVATIONS.keys() >= set(activations)
-    plain = bias.device.type == "cpu" and bias.dtype in LANES
-    return known and plain and bias.numel() == count >= LANES[bias.dtype]
+    plain = bias.device.type == "cpu" and bias.dtype in WIDTH
+    return known and plain and bias.numel() == count >= WIDTH[bias.dtype]
 
 
 def compiled_values(
@@ -65,42 +58,36 @@ def compiled_values(
 
 
 @functools.cache
-def _compiled(dtype: torch.dtype, operators: tuple[str, ...], activations: tuple[str, ...]) -> Compiled:
-    return Compiled(_Values(dtype, operators, activations))
+def _compiled(dtype: torch.dtype, operators: tuple[str, ...], activations: tuple[str, ...]) -> Callable[..., None]:
+    return _Values(dtype, operators, activations).compiled()
 
 
-class _Values(Kernel):
+class _Values(PartsBuilder):
     """A part is a quarter of what one older node gives."""
 
     def __init__(self, dtype: torch.dtype, operators: tuple[str, ...], activations: tuple[str, ...]):
         super().__init__(dtype, ("left", "right", "bias", "out"), ("nodes", "n", "by_operator", "by_activation"))
         self.operators, self.activations = operators, activations
 
-    def parts(self) -> Any:
-        return self.builder.mul(self.given["nodes"], self.const(PARTS))
+    def parts(self) -> Value:
+        return self.mul(self.given["nodes"], PARTS)
 
-    def part(self, at: Any) -> None:
-        b, given = self.builder, self.given
-        node, quarter = b.udiv(at, self.const(PARTS)), b.urem(at, self.const(PARTS))
-        whole = self.const(PARTS * self.lanes)
-        share = b.mul(b.udiv(b.add(given["n"], b.sub(whole, self.const(1))), whole), self.const(self.lanes))
-        begin = b.mul(quarter, share)
-        end, last = self.least(b.add(begin, share), given["n"]), b.sub(given["n"], self.const(self.lanes))
-        start = b.mul(node, given["n"])
+    def part(self, at: Value) -> None:
+        given, n, whole = self.given, self.given["n"], self.const(PARTS * self.width)
+        node, quarter = self.builder.udiv(at, self.const(PARTS)), self.builder.urem(at, self.const(PARTS))
+        share = self.mul(self.builder.udiv(self.add(n, self.sub(whole, 1)), whole), self.width)
+        begin = self.mul(quarter, share)
+        end, last = self.least(self.add(begin, share), n), self.sub(n, self.width)
+        start = self.mul(node, n)
 
-        def vector(e: Any, _: list[Any]) -> None:
+        def vector(e: Value, _: list[Value]) -> None:
             e = self.least(e, last)  # the last one overlaps the one before it
-            l, r, bias = (
-                self.load(given["left"], b.add(start, e)),
-                self.load(given["right"], e),
-                self.load(given["bias"], e),
-            )
+            l = self.load(given["left"], self.add(start, e))
+            r, bias = self.load(given["right"], e), self.load(given["bias"], e)
             for o, operator in enumerate(self.operators):
                 z: Vec = OPERATORS[operator](l, r, bias)
                 for a, activation in enumerate(self.activations):
-                    apart = b.add(
-                        b.mul(given["by_operator"], self.const(o)), b.mul(given["by_activation"], self.const(a))
-                    )
-                    self.store(ACTIVATIONS[activation](z), given["out"], b.add(apart, b.add(start, e)))
+                    apart = self.add(self.mul(given["by_operator"], o), self.mul(given["by_activation"], a))
+                    self.store(ACTIVATIONS[activation](z), given["out"], self.add(apart, self.add(start, e)))
 
-        self.count(begin, end, self.const(self.lanes), vector)
+        self.count(begin, end, self.width, vector)

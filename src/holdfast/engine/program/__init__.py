@@ -2,6 +2,6 @@
 
 trace.py     a cell's step and its gradient as one graph (graph.py) of ATen operators
 settings.py  what the step reads from Python: how long a trace holds
-lower.py     the graph to tile programs (tiles.py), operator by operator (rules.py, complex.py, values.py)
-schedule.py  what lives in memory, and which loop writes it
+lower.py     the graph to tile programs (tiles.py), operator by operator (rules/, complex.py, values.py)
+schedule.py  what lives in memory, and which loop writes it; render.py prints it
 """

@@ -7,13 +7,15 @@ compute have a rule below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from holdfast.engine.program.graph import Node, Unsupported, mapped
-from holdfast.engine.program.rules import RULES, joined
+from holdfast.engine.program.rules import RULES
+from holdfast.engine.program.rules.shapes import joined
+from holdfast.engine.program.rules.table import Rule, enter
 from holdfast.engine.program.tiles import Constant
 from holdfast.engine.program.values import Pair, Rows, Static, Total
 
@@ -80,15 +82,8 @@ def _parts(low: Lowering, value: Any) -> tuple[Any, Any]:
             return value, 0.0
 
 
-_RULES: dict[str, Callable[..., Any]] = {}
-
-
-def _rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _RULES.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+_RULES: dict[str, Rule] = {}
+_rule = functools.partial(enter, _RULES)
 
 
 @_rule("view_as_complex")
@@ -148,10 +143,7 @@ def _mul(low: Lowering, node: Node, a: Any, b: Any) -> Pair:
     def times(x: Any, y: Any) -> Any:
         return low.pointwise("mul", x, y, shape=node.shape)
 
-    return Pair(
-        low.pointwise("sub", times(ar, br), times(ai, bi)),
-        low.pointwise("add", times(ar, bi), times(ai, br)),
-    )
+    return Pair(low.pointwise("sub", times(ar, br), times(ai, bi)), low.pointwise("add", times(ar, bi), times(ai, br)))
 
 
 @_rule("div")

@@ -30,27 +30,26 @@ from holdfast.engine.program.rules import RULES
 from holdfast.engine.program.tiles import (
     MASKS,
     TILES,
-    AngleSum,
-    Cat,
     Constant,
     Fold,
     Gather,
     Input,
+    Kind,
     Operand,
-    Outer,
     Pointwise,
     Product,
     Reduction,
     Rotate,
-    RotateBack,
     RowSum,
     Slice,
+    Slot,
     StepProgram,
     Tile,
     Weight,
     in_order,
     operands,
     reachable,
+    with_operands,
 )
 from holdfast.engine.program.trace import Batch, Traced
 from holdfast.engine.program.values import Axes, Rows, Static, Total, axes_of, broadcast, flat
@@ -72,9 +71,8 @@ class Lowered:
     """Both directions of a step, and the PyTorch around them.
 
     Attributes:
-        forward: inputs "x", "s0", "s1", ... and noises "z0", ...; outputs "s0", "s1", ... (new states).
-        backward: inputs "x", "s*" (old states), "n*" (new states), "k*" (what forward saved), "g*" (cotangents of the
-            new states), "z*"; outputs "x", "s*" (gradients).
+        forward: from the source, states and noises to the new states.
+        backward: from any of these, new states, saved tiles and cotangents to the gradients of source and states.
         prologue: ``cell.weights()``, then the cell's tensors ``own``, to the weights that programs and finish read.
         finish: the reductions, then the weights ``finish_reads``, to the gradients of ``cell.weights()`` and ``own``
             (None where zero).
@@ -93,9 +91,9 @@ class Lowered:
 def lower(traced: Traced, *, source_grad: bool) -> Lowered:
     """Lower the graph; ``source_grad`` says whether the gradient of x (or the drive) is wanted."""
     low = Lowering(traced)
-    inputs = {t.name: t for t in (*low.sources, *(noise.tile for noise in low.noises if noise.is_read))}
+    inputs = {t.slot: t for t in (*low.sources, *(noise.tile for noise in low.noises if noise.is_read))}
     news = [low.rows(node).tile for node in traced.new]
-    outputs: dict[str, Tile | None] = {f"s{i}": new for i, new in enumerate(news)}
+    outputs: dict[Slot, Tile | None] = {Slot(Kind.STATE, i): new for i, new in enumerate(news)}
     own = tuple(traced.own[i] for i in low.own)
     if not traced.gradient:
         reads = (low.prologue, own, low.finish, (), tuple(low.noises))
@@ -106,40 +104,35 @@ def lower(traced: Traced, *, source_grad: bool) -> Lowered:
     low.end(
         [*traced.grads[count : count + traced.weights], *(traced.grads[count + traced.weights + i] for i in low.own)]
     )
-    names = ["x", *(f"s{i}" for i in range(len(traced.state_sizes)))]
-    backward = StepProgram(inputs, dict(zip(names, grads, strict=True)), tuple(low.reductions))
-    backward, saved = _share(news, backward, [f"g{i}" for i in range(len(news))], low)
+    slots = [source.slot for source in low.sources]
+    backward = StepProgram(inputs, dict(zip(slots, grads, strict=True)), tuple(low.reductions))
+    backward, saved = _share(news, backward, low)
     reads = (low.prologue, own, low.finish, tuple(low.finish_reads), tuple(low.noises))
     return Lowered(StepProgram(inputs, outputs, saved=saved), backward, *reads)
 
 
-def _share(
-    news: list[Tile], program: StepProgram, cotangents: list[str], low: Lowering
-) -> tuple[StepProgram, tuple[Tile, ...]]:
+def _share(news: list[Tile], program: StepProgram, low: Lowering) -> tuple[StepProgram, tuple[Tile, ...]]:
     """Let backward read what forward can keep instead of computing it again: new states, products and rotations."""
     ahead, replaced = reachable(news), dict[Tile, Input]()
     for i, new in enumerate(news):
         if not isinstance(new, Input):
-            replaced.setdefault(new, Input(f"n{i}", new.features))
+            replaced.setdefault(new, Input(Slot(Kind.NEW, i), new.features))
     roots = [*(t for t in program.outputs.values() if t is not None), *program.reductions]
     saved: list[Tile] = []
     for tile in in_order(_tiles(roots)):
         costly = isinstance(tile, Rotate) or (isinstance(tile, Product) and not tile.is_narrow)
         if costly and tile in ahead and tile not in replaced and _is_read(tile, roots, replaced):
-            replaced[tile] = Input(f"k{len(saved)}", tile.features)
+            replaced[tile] = Input(Slot(Kind.SAVED, len(saved)), tile.features)
             saved.append(tile)
     memo: dict[Any, Any] = dict(replaced)
     for tile in in_order(_tiles(roots)):  # oldest first
         if tile not in memo:
-            memo[tile] = _with_operands(tile, [memo.get(arg, arg) for arg in operands(tile)])
-    outputs = {name: None if tile is None else memo[tile] for name, tile in program.outputs.items()}
-    reductions = tuple(
-        dataclasses.replace(r, **{field.name: memo[getattr(r, field.name)] for field in dataclasses.fields(r)})
-        for r in program.reductions
-    )
+            memo[tile] = with_operands(tile, memo)
+    outputs = {slot: None if tile is None else memo[tile] for slot, tile in program.outputs.items()}
+    reductions = tuple(with_operands(r, memo) for r in program.reductions)
     live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
-    every = {t.name: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
-    inputs = {name: tile for name, tile in every.items() if tile in live}
+    every = {t.slot: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
+    inputs = {slot: tile for slot, tile in every.items() if tile in live}
     return StepProgram(inputs, outputs, reductions), tuple(saved)
 
 
@@ -163,20 +156,6 @@ def _is_read(tile: Tile, roots: list[Any], replaced: dict[Tile, Input]) -> bool:
     return False
 
 
-def _with_operands(node: Tile, args: list[Any]) -> Tile:
-    if all(new is old for new, old in zip(args, operands(node), strict=True)):
-        return node
-    match node:
-        case Pointwise():
-            return dataclasses.replace(node, args=tuple(args))
-        case Cat():
-            return dataclasses.replace(node, parts=tuple(args))
-        case RotateBack():
-            return dataclasses.replace(node, grad=args[0], output=args[1])
-        case _:
-            return dataclasses.replace(node, tile=args[0])  # type: ignore[arg-type]
-
-
 class Lowering:
     """One graph on its way: ``env`` has each live node's value."""
 
@@ -189,9 +168,12 @@ class Lowering:
         self._weights: dict[tuple[Node, bool], Weight] = {}
         self.noises: list[Noise] = []
         self.own: list[int] = []
-        self.sources = [Input("x", traced.source_features)]
-        self.sources += [Input(f"s{i}", size) for i, size in enumerate(traced.state_sizes)]
-        self.cotangents = [Input(f"g{i}", size) for i, size in enumerate(traced.state_sizes)] if traced.gradient else []
+        states, cotangents = (
+            [Input(Slot(kind, i), size) for i, size in enumerate(traced.state_sizes)]
+            for kind in (Kind.STATE, Kind.COTANGENT)
+        )
+        self.sources = [Input(Slot(Kind.SOURCE), traced.source_features), *states]
+        self.cotangents = cotangents if traced.gradient else []
         self.env: dict[Node, Any] = {}
         tiles, after = len(self.sources), len(self.sources) + traced.weights
         for node, tile in zip(graph.inputs[:tiles] + graph.inputs[after:], self.sources + self.cotangents, strict=True):
@@ -265,7 +247,7 @@ class Lowering:
             raise Unsupported(f"operator {node.target} without one row per sample; draw it in weights()")
         if node.dtype != self.dtype:
             raise Unsupported(f"operator {node.target} on numbers of {node.dtype}")
-        tile = Input(f"z{len(self.noises)}", math.prod(node.shape[1:]))
+        tile = Input(Slot(Kind.NOISE, len(self.noises)), math.prod(node.shape[1:]))
         self.noises.append(Noise(node, tile, is_read))
         self.env[node] = Rows(tile, ((None,), *((n,) for n in node.shape[1:])))
 
@@ -312,17 +294,13 @@ class Lowering:
     def rows(self, node: Node) -> Rows:
         """A node's value as Rows."""
         value = self.env[node]
-        return self.filled(value, node.shape) if isinstance(value, Constant) else self._expect_rows(value)
+        if not isinstance(value, Constant | Rows):
+            raise Unsupported("its step does not return one row per sample")
+        return value if isinstance(value, Rows) else self.filled(value, node.shape)
 
     def rows_or_none(self, node: Node) -> Tile | None:
         value = self.env[node]
         return None if isinstance(value, Constant) and value.value == 0 else self.rows(node).tile
-
-    @staticmethod
-    def _expect_rows(value: Any) -> Rows:
-        if isinstance(value, Rows):
-            return value
-        raise Unsupported("its step does not return one row per sample")
 
     def filled(self, value: Constant, shape: Sequence[Any]) -> Rows:
         """A number as Rows of this shape."""
@@ -397,9 +375,6 @@ class Lowering:
             return Pointwise("nonzero", (number,), len(flat), is_mask=True)
         return Gather(tile, tuple(flat))
 
-    def reindexed(self, rows: Rows, table: np.ndarray, axes: Axes) -> Rows:
-        return Rows(self.gather(rows.tile, table), axes)
-
     def viewed(self, rows: Rows, shape: Sequence[Any]) -> Rows:
         """The same entries in the same order, in another shape."""
         ahead = 1  # features before the batch
@@ -453,12 +428,6 @@ class Lowering:
             total = self.finish.call(torch.ops.aten.reshape.default, (total, sizes))
             total = self.finish.call(torch.ops.aten.sum.dim_IntList, (total, over))
         return Total(self.finish.call(torch.ops.aten.reshape.default, (total, list(shape))))
-
-    def outer(self, left: Tile, right: Tile) -> Node:
-        return self.reduce(Outer(left, right))
-
-    def angle_total(self, back: RotateBack) -> Total:
-        return Total(self.reduce(AngleSum(back)))
 
     def _then(self, node: Node) -> Total:
         """An operator on a sum over samples: it must be linear, since the sum over steps comes first."""

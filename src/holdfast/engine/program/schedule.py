@@ -24,7 +24,6 @@ from holdfast.engine.program.tiles import (
     Outer,
     Pointwise,
     Product,
-    Reduction,
     Rotate,
     RotateBack,
     RowSum,
@@ -37,7 +36,7 @@ from holdfast.engine.program.tiles import (
     operands,
 )
 
-__all__ = ["Loop", "Schedule", "Statement", "Write", "is_inline", "narrow_side", "render", "schedule"]
+__all__ = ["Loop", "Schedule", "Statement", "Write", "is_inline", "narrow_side", "schedule", "sides"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,6 +77,11 @@ def narrow_side(outer: Outer) -> str | None:
     if outer.right.features <= NARROW:
         return "right"
     return "left" if outer.left.features <= NARROW else None
+
+
+def sides(outer: Outer) -> tuple[Tile, Tile]:
+    """The side that a loop runs over, and the narrow one."""
+    return (outer.left, outer.right) if narrow_side(outer) == "right" else (outer.right, outer.left)
 
 
 def is_inline(tile: Tile) -> bool:
@@ -128,19 +132,13 @@ def schedule(program: StepProgram, after: Callable[[Outer], bool] = lambda outer
             statements.append(tile)  # type: ignore[arg-type]
             done[tile] = len(statements) - 1
     for reduction in sums:
-        tile = reduction.tile if isinstance(reduction, RowSum) else _wide(reduction)
-        reads = list(_loads(tile, memory))
-        if isinstance(reduction, Outer):
-            reads += [(reduction.right if tile is reduction.left else reduction.left, False)]
+        tile, *narrow = (reduction.tile,) if isinstance(reduction, RowSum) else sides(reduction)
+        reads = [*_loads(tile, memory), *((side, False) for side in narrow)]
         place(tile.features, reads).sums.append(reduction)
     statements += [outer for outer in wide if outer not in products]
     return Schedule(
         program, tuple(statements), tuple(t for t in order if t in memory and not isinstance(t, Input)), products
     )
-
-
-def _wide(outer: Outer) -> Tile:
-    return outer.left if narrow_side(outer) == "right" else outer.right
 
 
 def _roots(program: StepProgram) -> list[Tile]:
@@ -164,7 +162,7 @@ def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...]
             memory.add(source)
     for reduction in sums:
         if isinstance(reduction, Outer):
-            memory.add(reduction.right if _wide(reduction) is reduction.left else reduction.left)
+            memory.add(sides(reduction)[1])
     # A costly value that loops of different size or depth would compute twice.
     depth: dict[Tile, int] = {}
     for tile in order:
@@ -172,7 +170,7 @@ def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...]
         depth[tile] = max(below, default=0) + (0 if is_inline(tile) else 1)
     readers: dict[Tile, set[tuple[int, int]]] = {}
     roots = [(t, depth[t]) for t in order if t in memory and is_inline(t)]
-    roots += [(r.tile if isinstance(r, RowSum) else _wide(r), -1) for r in sums]
+    roots += [(r.tile if isinstance(r, RowSum) else sides(r)[0], -1) for r in sums]
     for tile in order:
         if tile in memory and not is_inline(tile):
             roots += [(a, depth[tile] - 1) for a in operands(tile) if a in depth]
@@ -217,110 +215,3 @@ def _loads(tile: Tile, memory: set[Tile], root: bool = False) -> set[tuple[Tile,
         else:
             visit(operands(node), same_row and not isinstance(node, Slice | Gather | Product))
     return found
-
-
-# -- as text -----------------------------------------------------------------------------------------------------------
-
-
-def render(plan: Schedule, name: str) -> str:
-    """The statements as code that a person can read; one name a value in memory."""
-    names: dict[Tile, str] = {t: t.name for t in plan.program.inputs.values()}
-    counters: dict[str, int] = {}
-    for key, tile in plan.program.outputs.items():
-        if tile is not None and tile not in names:
-            names[tile] = f"{key}_new" if name == "forward" else f"grad_{key}"
-    for tile in plan.memory:
-        if tile not in names:
-            kind = type(tile).__name__.lower()
-            counters[kind] = counters.get(kind, -1) + 1
-            names[tile] = f"{kind}{counters[kind]}"
-    lines = [f"def {name}({', '.join(f'{t.name}[{t.features}]' for t in plan.program.inputs.values())}):"]
-    for statement in plan.statements:
-        match statement:
-            case Loop(features=features, writes=writes, sums=sums):
-                lines.append(f"    for f in range({features}):")
-                for write in writes:
-                    row = f"{write.offset} + f" if write.offset else "f"
-                    text = _text(write.value, names, "f", root=write.target is write.value)
-                    lines.append(f"        {names[write.target]}[{row}] = {text}")
-                lines += [f"        {_sum_text(r, plan.program.reductions, names)}" for r in sums]
-            case Product(tile=tile, matrix=matrix, features=features):
-                size = f"({features}, {tile.features})"
-                lines.append(f"    {names[statement]} = w{matrix.index}.T @ {_rows_text(tile, names)}  # {size}")
-            case Outer(left=left, right=right):
-                index = plan.program.reductions.index(statement)
-                lines.append(f"    sum{index} += {names[left]} @ {names[right]}.T")
-            case Fold(tile=tile, size=size, op=op):
-                word, row = "sum" if op == "add" else "max", "f" if statement.features == 1 else f"{size} * g + f"
-                body = f"{word}({_text(tile, names, row)} for f in range({size}))"
-                each = "" if statement.features == 1 else f"for g in range({statement.features}): "
-                lines.append(f"    {each}{names[statement]}{'[g]' if each else ''} = {body}")
-            case Running(tile=tile, size=size):
-                lines.append(f"    {names[statement]} = running_sum({_text(tile, names, ':')}, groups of {size})")
-            case Rotate(tile=tile, angles=angles, permutations=permutations):
-                arguments = f"w{angles.index}, w{permutations.index}"
-                lines.append(f"    {names[statement]} = rotate({_text(tile, names, ':')}, {arguments})  # in place")
-            case RotateBack(grad=grad, output=output, angles=angles):
-                sides = f"{_text(grad, names, ':')}, {_text(output, names, ':')}"
-                lines.append(
-                    f"    {names[statement]} = rotate_back({sides}, w{angles.index})  # sums the angles' gradient"
-                )
-    for outer in plan.products:
-        index = plan.program.reductions.index(outer)
-        lines.append(f"    # after the loop, over all steps: sum{index} = {names[outer.left]} @ {names[outer.right]}.T")
-    returned = ", ".join(f"{key}={names[t]}" for key, t in plan.program.outputs.items() if t is not None)
-    lines.append(f"    return {returned}")
-    return "\n".join(lines)
-
-
-def _rows_text(tile: Tile, names: dict[Tile, str]) -> str:
-    if isinstance(tile, Slice) and tile not in names:
-        return f"{names[tile.tile]}[{tile.start} : {tile.start + tile.features}]"
-    return names[tile]
-
-
-def _short(table: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, table[:4]))}{', ...' if len(table) > 4 else ''}]"
-
-
-def _sum_text(reduction: RowSum | Outer, all_reductions: tuple[Reduction, ...], names: dict[Tile, str]) -> str:
-    index = all_reductions.index(reduction)
-    if isinstance(reduction, RowSum):
-        return f"sum{index}[f] += {_text(reduction.tile, names, 'f')}"
-    wide = _wide(reduction)
-    narrow = reduction.right if wide is reduction.left else reduction.left
-    return f"sum{index}[f, :] += {_text(wide, names, 'f')} * {names[narrow]}[:]"
-
-
-def _text(node: Operand, names: dict[Tile, str], row: str, root: bool = False) -> str:
-    if isinstance(node, Constant):
-        return repr(node.value)
-    if isinstance(node, Weight):
-        size = 1
-        for n in node.shape:
-            size *= n
-        return f"w{node.index}" if size == 1 else f"w{node.index}[{row}]"
-    if node in names and not root:
-        return f"{names[node]}[{row if node.features > 1 or row == ':' else 0}]"
-    match node:
-        case Slice(tile=tile, start=start):
-            return _text(tile, names, f"{start} + {row}" if start else row)
-        case Product(tile=tile, matrix=matrix):
-            return f"w{matrix.index}[:, {row}] @ {_rows_text(tile, names)}"
-        case Gather(tile=tile, table=table):
-            return _text(tile, names, f"{_short(table)}[{row}]")
-        case Pointwise(op=op, args=args):
-            texts = [_text(a, names, row) for a in args]
-            sign = {
-                "add": "+",
-                "sub": "-",
-                "mul": "*",
-                "div": "/",
-                "gt": ">",
-                "lt": "<",
-                "ge": ">=",
-                "le": "<=",
-                "eq": "==",
-            }.get(op)
-            return f"({texts[0]} {sign} {texts[1]})" if sign else f"{op}({', '.join(texts)})"
-    raise AssertionError(node)

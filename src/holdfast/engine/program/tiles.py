@@ -1,11 +1,11 @@
 """The tile program: what one step does to a block of samples.
 
-A tile holds one value for every feature and every sample of a block, feature-major: a row a feature, a lane a sample. A
+A tile holds one value for every feature and every sample of a block: one row per feature, one lane per sample. A
 program is a graph of tiles. Elementwise nodes cost nothing by themselves: they are evaluated inside the loop
 that writes a row to memory. The others are statements of their own: products with a weight, plane rotations, sums.
 
-    Input        a row that the time loop provides: x, a state, a saved tile, a cotangent
-    Pointwise    an elementwise operator of tiles, weights (a scalar or a value a feature) and constants
+    Input        what the time loop provides; its ``Slot`` says what it is: x, a state, a saved tile, a cotangent, ...
+    Pointwise    an elementwise operator of tiles, weights (a scalar or one value per feature) and constants
     Slice, Cat   features of a tile; tiles put together
     Gather       features of a tile in any order, by a table that is known beforehand
     Product      tile · matrix, for a matrix among the weights
@@ -20,36 +20,15 @@ What a backward pass sums over all steps and samples is a reduction: RowSum, Out
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Union
+import enum
+from collections.abc import Iterable, Mapping
+from typing import TypeVar, Union
 
 __all__ = [
-    "COSTLY",
-    "MASKS",
-    "TILES",
-    "AngleSum",
-    "Cat",
-    "Constant",
-    "Fold",
-    "Gather",
-    "Input",
-    "Operand",
-    "Outer",
-    "Pointwise",
-    "Product",
-    "Reduction",
-    "Rotate",
-    "RotateBack",
-    "RowSum",
-    "Running",
-    "Slice",
-    "StepProgram",
-    "Tile",
-    "Weight",
-    "in_order",
-    "operands",
-    "reachable",
-]
+    "COSTLY", "MASKS", "NARROW", "TILES", "AngleSum", "Cat", "Constant", "Fold", "Gather", "Input", "Kind", "Operand",
+    "Outer", "Pointwise", "Product", "Reduction", "Rotate", "RotateBack", "RowSum", "Running", "Slice", "Slot",
+    "StepProgram", "Tile", "Weight", "in_order", "operands", "reachable", "with_operands",
+]  # fmt: skip
 
 # Elementwise operators whose result is a mask.
 MASKS = {
@@ -64,6 +43,28 @@ COSTLY = {
 }  # fmt: skip
 
 NARROW = 8  # a product over at most this many features is evaluated in place instead of as a statement
+
+
+class Kind(enum.StrEnum):
+    """What a step takes or returns, with the letter under which it is printed."""
+
+    SOURCE = "x"  # or the drive
+    STATE = "s"  # an entry of the state before the step
+    NEW = "n"  # the same after it
+    SAVED = "k"  # a tile that forward keeps for backward
+    COTANGENT = "g"  # the gradient that reaches a new state
+    NOISE = "z"  # random numbers
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Slot:
+    """Which input or output: entry ``index`` of its kind."""
+
+    kind: Kind
+    index: int = 0
+
+    def __str__(self) -> str:
+        return self.kind if self.kind is Kind.SOURCE else f"{self.kind}{self.index}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Constant:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Input:
-    name: str
+    slot: Slot
     features: int
     is_mask = False
 
@@ -194,6 +195,7 @@ class RotateBack:
 Tile = Union[Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack]  # noqa: UP007 - forward references
 TILES = (Input, Pointwise, Slice, Gather, Cat, Product, Fold, Running, Rotate, RotateBack)  # the same, for isinstance
 Operand = Union[Tile, Weight, Constant]  # noqa: UP007
+_OPERANDS = (*TILES, Weight, Constant)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -219,42 +221,44 @@ class AngleSum:
 
 
 Reduction = RowSum | Outer | AngleSum
+_Node = TypeVar("_Node", bound=Operand | Reduction)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StepProgram:
     """One direction of one step.
 
-    ``outputs``: tiles by name; None is a gradient known to be zero. ``reductions``: what is summed over time.
+    ``outputs``: by the state that a tile is the next value of, or by what it is the gradient of; None is a gradient
+    known to be zero. ``reductions``: what is summed over time. ``saved``: what is kept for backward.
     """
 
-    inputs: dict[str, Input]
-    outputs: dict[str, Tile | None]
+    inputs: dict[Slot, Input]
+    outputs: dict[Slot, Tile | None]
     reductions: tuple[Reduction, ...] = ()
     saved: tuple[Tile, ...] = ()
 
 
 def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
-    """The tiles and weights that a node or a reduction reads directly."""
-    match node:
-        case Pointwise(args=args):
-            return args
-        case Slice(tile=tile) | Gather(tile=tile) | Fold(tile=tile) | Running(tile=tile) | RowSum(tile=tile):
-            return (tile,)
-        case Cat(parts=parts):
-            return parts
-        case Product(tile=tile, matrix=matrix):
-            return (tile, matrix)
-        case Rotate(tile=tile, angles=angles, permutations=permutations):
-            return (tile, angles, permutations)
-        case RotateBack(grad=grad, output=output, angles=angles, permutations=permutations):
-            return (grad, output, angles, permutations)
-        case Outer(left=left, right=right):
-            return (left, right)
-        case AngleSum(source=source):
-            return (source,)
-        case _:
-            return ()
+    """The tiles, weights and constants that a node or a reduction reads directly."""
+    found: list[Operand] = []
+    for value in vars(node).values():
+        values = value if isinstance(value, tuple) else (value,)
+        if values and isinstance(values[0], _OPERANDS):
+            found += values
+    return tuple(found)
+
+
+def with_operands(node: _Node, new: Mapping[Operand, Operand]) -> _Node:
+    """A node or a reduction that reads other tiles instead."""
+    if not any(arg in new and new[arg] is not arg for arg in operands(node)):
+        return node
+    changed = {}
+    for name, value in vars(node).items():
+        if isinstance(value, TILES):
+            changed[name] = new.get(value, value)
+        elif isinstance(value, tuple):
+            changed[name] = tuple(new.get(entry, entry) for entry in value)
+    return dataclasses.replace(node, **changed)
 
 
 def reachable(roots: Iterable[Operand | Reduction]) -> set[Operand | Reduction]:

@@ -256,11 +256,7 @@ def _merged(graph: Graph, twin: Graph, merge: Any) -> Iterator[tuple[Node, Node,
                 raise _Different
             pairs = (
                 (node.args, tuple(node.kwargs.items()), node.shape),
-                (
-                    other.args,
-                    tuple(other.kwargs.items()),
-                    other.shape,
-                ),
+                (other.args, tuple(other.kwargs.items()), other.shape),
             )
             yield node, other, merged(*pairs)
         except _Different:

@@ -1,4 +1,4 @@
-"""What S4's studies do beside training: random instances (Figure 1), gradients over distance (2), weights apart (3)."""
+"""Procedures of S4's studies: random instances (Figure 1), gradients over distance (2), distance of weights (3)."""
 
 from __future__ import annotations
 

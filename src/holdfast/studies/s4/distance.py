@@ -1,6 +1,6 @@
 """How far training drives a truncated model's recurrent weights from the full model's: S4, Figure 3.
 
-    ‖U_k - U_K‖₂ after each so many updates, both from the same start, U_K with a context of K inputs      (1)
+    ‖U_k - U_K‖₂ every few updates, both from the same start, U_K with a context of K inputs      (1)
 
 An LSTM's U holds its four matrices one below the other. Source: S4, §7.2.
 """
@@ -34,9 +34,9 @@ def weight_distance(
 ) -> Measured:
     r"""Train with a context of ``cell.context`` inputs, and measure (1) on the way.
 
-    Numbers: "distance" and "reference-norm", ‖U_K‖₂, at the end; "late", the share of the distance that came in the
-    second half of the training. The model with the context K is trained once for all runs that share its settings, in
-    a folder beside theirs.
+    Numbers: "distance" and "reference-norm", ‖U_K‖₂, at the end; "late", the share of the distance that was added in
+    the second half of the training. The model with the context K is trained once for all runs that share its settings,
+    in a folder beside theirs.
 
     Args:
         options: ``reference``, K; ``every``, updates between two measurements.

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,8 @@ def _rate(points: list[tuple[int, float]]) -> float | None:
     """The r of the line c k r^k through (k, gap), by least squares on logarithms."""
     if len(points) < 2:
         return None
-    return math.exp(_slope([float(k) for k, _ in points], [math.log(gap / k) for k, gap in points]))
+    line = statistics.linear_regression([k for k, _ in points], [math.log(gap / k) for k, gap in points])
+    return math.exp(line.slope)
 
 
 def _growth(gaps: list[float]) -> float | None:
@@ -207,9 +209,4 @@ def _growth(gaps: list[float]) -> float | None:
     half = [(i, gap) for i, gap in enumerate(gaps, start=1) if i > len(gaps) // 2 and gap > 0]
     if len(half) < 2:
         return None
-    return _slope([math.log(i) for i, _ in half], [math.log(gap) for _, gap in half])
-
-
-def _slope(xs: list[float], ys: list[float]) -> float:
-    x, y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((a - x) * (b - y) for a, b in zip(xs, ys, strict=True)) / sum((a - x) ** 2 for a in xs)
+    return statistics.linear_regression([math.log(i) for i, _ in half], [math.log(gap) for _, gap in half]).slope

@@ -34,7 +34,7 @@ def reach_in_training(
 ) -> Measured:
     r"""Train, and take (1) on the validation split at some parts of the training.
 
-    The curve has the columns "distance" and "0%", "25%", "100%", g(i) after so much of the training; the number
+    The curve has the columns "distance" and "0%", "25%", "100%", g(i) after that share of the training. The number
     "100%.at-20" is g(20) / g(1) there: how much is left twenty words away.
 
     Args:

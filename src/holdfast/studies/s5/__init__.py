@@ -1,4 +1,4 @@
-"""What S5's studies do beside training: A_h on the way (Figures 4, 10), codes and templates (2, 3, 5 to 9), birds."""
+"""Procedures of S5's studies: A_h during training (Figures 4, 10), codes and templates (2, 3, 5 to 9), birds."""
 
 from __future__ import annotations
 

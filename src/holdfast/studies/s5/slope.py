@@ -30,7 +30,7 @@ __all__ = ["start_slope"]
 def start_slope(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
-    """Train, and take (1) and (2) every so many updates.
+    """Train, and measure (1) and (2) every few updates.
 
     The curve has the columns "state-slope", "output-slope" and "gradient", and those of the log. The numbers "x.mean"
     are means over the training, the start left out, and "x.largest" the largest; a run that diverged has them up to

@@ -1,10 +1,10 @@
 """The fused backend: one native loop over time, by LLVM.
 
-emit.py      a scheduled tile program as LLVM assembly, in explicit vectors (vec.py, operators.py, elementary.py)
-native.py    machine code in memory; cache.py keeps it on disk
-plan.py      a cell's step traced, lowered and compiled; trial.py compares a new kernel with the plain loop
-call.py      one scan: blocks, threads, autograd; pack.py, team.py; buffers.py uses memory again
-loops.py     loops over vectors that are written by hand
+emit.py      a scheduled tile program as LLVM assembly; statements.py and expressions.py write what is inside a step
+builder.py   what every kernel is written with; tile_builder.py adds tiles; vec.py, operators.py, elementary.py
+native.py    machine code in memory; cache.py keeps it on disk, team.py runs it on threads
+plan.py      a cell's step traced, lowered and emitted; trial.py compares a new kernel with the plain loop
+call.py      one scan: autograd around kernels; arguments.py, pack.py, shape.py; buffers.py uses memory again
 """
 
 from holdfast.engine.program.graph import Unsupported

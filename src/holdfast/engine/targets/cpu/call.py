@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,13 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.cells import Cell
 from holdfast.engine.program.graph import Unsupported, mapped
-from holdfast.engine.program.tiles import Input, Outer, Tile
+from holdfast.engine.program.tiles import Input, Kind, Outer, Slot, Tile
 from holdfast.engine.program.trace import Batch, own_tensors
 from holdfast.engine.reference import plain_loop
 from holdfast.engine.targets.cpu import buffers, pack, trial
-from holdfast.engine.targets.cpu.emit import Shape, kept_rows
-from holdfast.engine.targets.cpu.plan import NAMES, Plan, failure, plan_for, settings_now, unfold
-from holdfast.engine.targets.cpu.team import worker_count
+from holdfast.engine.targets.cpu.arguments import Role
+from holdfast.engine.targets.cpu.plan import Plan, failure, plan_for, settings_now, unfold
+from holdfast.engine.targets.cpu.shape import Shape
+from holdfast.engine.targets.cpu.vec import WIDTH
 from holdfast.errors import FusedError
 from holdfast.types import State
 
@@ -200,31 +202,24 @@ class Call:
     def forward(
         self, source: Tensor, state: Any, values: Any, output: Tensor | None, *, gradient: bool
     ) -> tuple[State, list[Tensor]]:
-        plan, (steps, batch) = self.plan, source.shape[:2]
-        source, state = pack.rows(source), [pack.rows(entry) for entry in state]
-        last = [torch.empty_like(entry) for entry in state]
-        shape = self.shape
+        plan, steps, shape = self.plan, len(source), self.shape
         schedule = plan.forward(self.source_grad)
         kernel = plan.forward_kernel(shape, output is not None, gradient, self.source_grad)
-        keep = sorted(plan.keep(self.source_grad)) if gradient else []
-        widths = {f"s{i}": n for i, n in enumerate(plan.traced.state_sizes)}
-        widths |= {f"k{i}": t.features for i, t in enumerate(schedule.program.saved)}
-        blocks = math.ceil(batch / shape.lanes)
-        kept = [buffers.empty((blocks, steps, kept_rows(widths[n], shape), shape.lanes), plan.dtype) for n in keep]
-        held, shared = pack.weight_arguments(schedule, shape, values, plan.dtype)
-        arguments = []
-        for b in range(blocks):
-            a = self._block(b, shape, steps, batch, held) | shared
-            a |= self._tensor("x", source, b, shape) | self._noise(b, shape)
-            if output is not None:
-                a |= self._tensor("out", output, b, shape)
-            for i, (first, final) in enumerate(zip(state, last, strict=True)):
-                a |= pack.state_argument(f"s{i}_first", first, b, shape)
-                a |= pack.state_argument(f"s{i}_last", final, b, shape)
-            a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
-            arguments.append(a)
-        kernel(arguments, worker_count(blocks))
-        del held
+        arguments = self._arguments(source, state := [pack.rows(entry) for entry in state])
+        last = [torch.empty_like(entry) for entry in state]
+        keep = plan.keep(self.source_grad) if gradient else ()
+        kept = []
+        for slot in keep:
+            of_state = slot.kind is Kind.STATE
+            size = state[slot.index].shape[1] if of_state else schedule.program.saved[slot.index].features
+            kept.append(buffers.empty((arguments.blocks, steps, shape.kept_rows(size), shape.lanes), plan.dtype))
+        self._kept(arguments, keep, kept)
+        if output is not None:
+            arguments.over_time(Role.OUTPUT, output)
+        for i, final in enumerate(last):
+            arguments.per_sample(Role.LAST, i, final)
+        arguments.weights(schedule, values)
+        arguments.run(kernel)
         return tuple(last), kept
 
     def backward(
@@ -232,50 +227,32 @@ class Call:
     ) -> tuple[Tensor | None, ...]:
         plan, (steps, batch), shape = self.plan, source.shape[:2], self.shape
         schedule, lowered = plan.backward(self.source_grad, shape), plan.lowered(self.source_grad)
-        source, state = pack.rows(source), [pack.rows(entry) for entry in state]
-        output_grad = None if grads[0] is None else pack.rows(grads[0])
-        last_grads = [torch.zeros_like(s) if g is None else pack.rows(g) for g, s in zip(grads[1:], state, strict=True)]
+        arguments = self._arguments(source := pack.rows(source), state := [pack.rows(entry) for entry in state])
         first_grads = [torch.empty_like(entry) for entry in state]
-        stored = plan.stored(self.source_grad, shape)
-        times = [buffers.empty((steps, batch, tile.features), plan.dtype) for tile in stored]
-        x_tile = schedule.program.outputs["x"]
-        x_grad = None if x_tile is None else buffers.empty((steps, batch, x_tile.features), plan.dtype)
-        blocks = math.ceil(batch / shape.lanes)
-        workers = worker_count(blocks)
-        sums = pack.sums(schedule, workers, shape, plan.dtype)
-        kernel = plan.backward_kernel(shape, output_grad is not None, self.source_grad)
-        held, shared = pack.weight_arguments(schedule, shape, values, plan.dtype)
-        keep = sorted(plan.keep(self.source_grad))
-        arguments = []
-        for b in range(blocks):
-            a = self._block(b, shape, steps, batch, held) | shared
-            a |= self._tensor("x", source, b, shape) | self._tensor("out", output, b, shape) | self._noise(b, shape)
-            for name, tensor in (
-                ("out_grad", output_grad),
-                ("x_grad", x_grad),
-                *((f"t{j}", t) for j, t in enumerate(times)),
-            ):
-                if tensor is not None:
-                    a |= self._tensor(name, tensor, b, shape)
-            for i, entry in enumerate(state):
-                a |= pack.state_argument(f"s{i}_first", entry, b, shape)
-                a |= pack.state_argument(f"s{i}_last_grad", last_grads[i], b, shape)
-                a |= pack.state_argument(f"s{i}_first_grad", first_grads[i], b, shape)
-            a |= {(n if n[0] == "k" else f"{n}_all"): t[b].data_ptr() for n, t in zip(keep, kept, strict=True)}
-            a |= {f"r{i}": t[b % workers].data_ptr() for i, t in sums.items()}  # blocks of one thread share a sum
-            arguments.append(a)
-        kernel(arguments, workers)
-        del held
-        time_of = dict(zip(stored, times, strict=True))
-        time_of |= {t: source for n, t in schedule.program.inputs.items() if n == "x"}
-        if x_tile is not None and x_grad is not None:
-            time_of[x_tile] = x_grad
+        for i, (grad, first_grad) in enumerate(zip(grads[1:], first_grads, strict=True)):
+            arguments.per_sample(Role.LAST_GRAD, i, torch.zeros_like(state[i]) if grad is None else pack.rows(grad))
+            arguments.per_sample(Role.FIRST_GRAD, i, first_grad)
+        self._kept(arguments, plan.keep(self.source_grad), kept)
+        arguments.over_time(Role.OUTPUT, output)
+        if grads[0] is not None:
+            arguments.over_time(Role.OUTPUT_GRAD, pack.rows(grads[0]))
+        of_source, source_grad = Slot(Kind.SOURCE), None
+        time_of = {tile: source for slot, tile in schedule.program.inputs.items() if slot == of_source}
+        written = [(Role.STORED, j, tile) for j, tile in enumerate(plan.stored(self.source_grad, shape))]
+        for role, j, tile in [*written, (Role.SOURCE_GRAD, 0, schedule.program.outputs[of_source])]:
+            if tile is not None:
+                source_grad = time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
+                arguments.over_time(role, source_grad, j)
+        arguments.weights(schedule, values)
+        sums = arguments.sums(schedule)
+        arguments.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad))
         totals = [
             self._product_of(r, time_of, state[0], output) if r in schedule.products else pack.total(r, sums[i])
             for i, r in enumerate(schedule.program.reductions)
         ]
         with torch.no_grad():
-            return x_grad, *first_grads, *lowered.finish.run(*totals, *(values[i] for i in lowered.finish_reads))
+            reads = (values[i] for i in lowered.finish_reads)
+            return source_grad, *first_grads, *lowered.finish.run(*totals, *reads)
 
     def plain_backward(
         self, needs: Any, source: Tensor, tensors: Any, grads: Any, *, create_graph: bool
@@ -338,34 +315,23 @@ class Call:
 
     # -- arguments ---------------------------------------------------------------------------------------------------
 
-    def _block(self, b: int, shape: Shape, steps: int, batch: int, held: list[Any]) -> dict[str, int]:
-        samples = min(shape.lanes, batch - b * shape.lanes)
-        arguments = {"steps": steps, "samples": samples}
-        if shape.masked:
-            lives = torch.zeros(2, shape.lanes, dtype=torch.int32)
-            here = slice(b * shape.lanes, b * shape.lanes + samples)
-            length = torch.full((samples,), steps) if self.lengths is None else self.lengths[here]
-            lives[0, :samples] = steps - length if self.reverse else 0
-            lives[1, :samples] = steps if self.reverse else length
-            held.append(lives)
-            arguments |= {"first": lives[0].data_ptr(), "last": lives[1].data_ptr()}
-        return arguments
-
-    def _tensor(self, name: str, tensor: Tensor, b: int, shape: Shape) -> dict[str, int]:
-        """A tensor (time, batch, features): its first step in the scan's direction, and its strides."""
-        step, row, _ = tensor.stride()
-        address = tensor.data_ptr() + tensor.element_size() * row * b * shape.lanes
-        if self.reverse:
-            address += tensor.element_size() * step * (len(tensor) - 1)
-            step = -step
-        return {name: address, f"{name}_step": step, f"{name}_row": row}
-
-    def _noise(self, b: int, shape: Shape) -> dict[str, int]:
-        arguments: dict[str, int] = {}
+    def _arguments(self, source: Tensor, state: list[Tensor]) -> pack.Arguments:
+        """What both directions read: source, noise and first states."""
+        steps, batch = source.shape[:2]
+        arguments = pack.Arguments(self.shape, steps, batch, self.lengths, reverse=self.reverse)
+        arguments.over_time(Role.SOURCE, pack.rows(source))
         for i, tensor in enumerate(self.noise):
             if tensor is not None:
-                arguments |= self._tensor(f"z{i}", tensor, b, shape)
+                arguments.over_time(Role.NOISE, tensor, i)
+        for i, entry in enumerate(state):
+            arguments.per_sample(Role.FIRST, i, entry)
         return arguments
+
+    @staticmethod
+    def _kept(arguments: pack.Arguments, keep: tuple[Slot, ...], kept: Sequence[Tensor]) -> None:
+        for slot, tensor in zip(keep, kept, strict=True):
+            role = Role.SAVED if slot.kind is Kind.SAVED else Role.STATES
+            arguments.pointer(role, slot.index, tensor, per_block=tensor.stride(0))
 
     def _product_of(self, outer: Outer, time_of: dict[Tile, Tensor], first: Tensor, output: Tensor) -> Tensor:
         """Σ over steps and samples of left ⊗ right, as one product; an old state is the output of the step before."""
@@ -390,7 +356,7 @@ class Call:
 
     @staticmethod
     def _is_old(tile: Tile) -> bool:
-        return isinstance(tile, Input) and tile.name == "s0"
+        return isinstance(tile, Input) and tile.slot == Slot(Kind.STATE)
 
     def _old_states(self, first: Tensor, output: Tensor) -> Tensor:
         shifted = [output[1:], first.unsqueeze(0)] if self.reverse else [first.unsqueeze(0), output[:-1]]
@@ -403,8 +369,6 @@ class Call:
 
 def _shape(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
     """As many lanes as a thread's share of the batch fills."""
-    name = NAMES[plan.dtype]
-    vector = Shape(name, 8, False).vector
-    share = math.ceil(batch / torch.get_num_threads())
-    lanes = next((vector * n for n in (1, 2, 4) if share <= vector * n), vector * 4)
-    return Shape(name, lanes, masked=lengths is not None or batch % lanes != 0)
+    width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
+    lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
+    return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)

@@ -1,24 +1,28 @@
 """Tensors as a kernel's arguments: addresses and strides, weights in the order that kernels read them, sums.
 
-weight_arguments(schedule, shape, weights)  →  what to keep alive, {name: address}
-sums(schedule, ...), total(reduction, sums) →  memory for the sums over time, and what they come to
+arguments = Arguments(shape, steps, batch, reverse=...)
+arguments.over_time(Role.SOURCE, xs), ...        fill it in
+arguments.run(kernel)                            run the kernel on every block of samples
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+import threading
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-from holdfast.engine.program.schedule import Schedule, narrow_side
+from holdfast.engine.program.schedule import Schedule, narrow_side, sides
 from holdfast.engine.program.tiles import (
     AngleSum,
     Outer,
     Product,
+    Reduction,
     Rotate,
     RotateBack,
     RowSum,
@@ -26,9 +30,12 @@ from holdfast.engine.program.tiles import (
     operands,
     reachable,
 )
-from holdfast.engine.targets.cpu.emit import Shape, outer_size, panel_rows
+from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
+from holdfast.engine.targets.cpu.emit import Kernel
+from holdfast.engine.targets.cpu.shape import Shape
+from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["product", "rows", "state_argument", "sums", "total", "weight_arguments"]
+__all__ = ["Arguments", "product", "rows", "total"]
 
 
 def rows(tensor: Tensor) -> Tensor:
@@ -38,48 +45,120 @@ def rows(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous()
 
 
-def state_argument(name: str, tensor: Tensor, b: int, shape: Shape) -> dict[str, int]:
-    row = tensor.stride(0)
-    return {name: tensor.data_ptr() + tensor.element_size() * row * b * shape.lanes, f"{name}_row": row}
-
-
 def product(left: Tensor, right: Tensor) -> Tensor:
     """Σ over steps and samples of left ⊗ right."""
     return left.reshape(-1, left.shape[2]).mT @ right.reshape(-1, right.shape[2])
 
 
-def weight_arguments(
-    plan: Schedule, shape: Shape, weights: Any, dtype: torch.dtype
-) -> tuple[list[Tensor], dict[str, int]]:
-    """Weights in the order that kernels read them, and their addresses."""
-    held: list[Tensor] = []
-    arguments: dict[str, int] = {}
+class Arguments:
+    """The arguments of one kernel for all blocks of a scan.
 
-    def put(name: str, tensor: Tensor) -> None:
-        held.append(tensor)
-        arguments[name] = tensor.data_ptr()
+    Block b belongs to worker b modulo ``workers``. Its argument is value + b · per_block + worker · per_worker.
+    """
 
-    singles, narrow, wide, turns = _users(plan)
-    for index in singles:
-        put(f"w{index}", weights[index].detach().to(dtype).contiguous())
-    for index in narrow:
-        put(f"m{index}", weights[index].detach().mT.contiguous())
-    for index in wide:
-        put(f"p{index}", _panels(weights[index].detach(), panel_rows(shape)))
-    for turn in turns:
-        angles, permutations = weights[turn.angles.index].detach(), weights[turn.permutations.index]
-        pairs, starts = _pairs(permutations)
-        put(f"pairs{turn.angles.index}", pairs * shape.lanes)
-        put(f"starts{turn.angles.index}", starts * shape.lanes)
-        put(f"turns{turn.angles.index}", torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous())
-    return held, arguments
+    def __init__(self, shape: Shape, steps: int, batch: int, lengths: Tensor | None, *, reverse: bool):
+        self.shape, self.batch, self.reverse = shape, batch, reverse
+        self.blocks = math.ceil(batch / shape.lanes)
+        self.workers = worker_count(self.blocks)
+        self._held: list[Tensor] = []  # alive until the kernel has run
+        self._values: dict[Argument, tuple[int, int, int]] = {
+            Argument(Role.STEPS): (steps, 0, 0),
+            Argument(Role.SAMPLES): (batch, -shape.lanes, 0),  # at most ``lanes``: see ``run``
+        }
+        if shape.masked:
+            lives = torch.zeros(2, self.blocks * shape.lanes, dtype=torch.int32)
+            length = steps if lengths is None else lengths
+            lives[0, :batch] = steps - length if reverse else 0
+            lives[1, :batch] = steps if reverse else length
+            for role, row in zip((Role.BIRTH, Role.DEATH), lives, strict=True):
+                self.pointer(role, 0, row, per_block=shape.lanes)
+
+    def pointer(self, role: Role, index: int, tensor: Tensor, *, per_block: int = 0, per_worker: int = 0) -> None:
+        """``per_block``, ``per_worker``: elements."""
+        size = tensor.element_size()
+        self._held.append(tensor)
+        self._values[Argument(role, index)] = (tensor.data_ptr(), size * per_block, size * per_worker)
+
+    def per_sample(self, role: Role, index: int, tensor: Tensor) -> None:
+        """A tensor (batch, features)."""
+        row = tensor.stride(0)
+        self.pointer(role, index, tensor, per_block=row * self.shape.lanes)
+        self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
+
+    def over_time(self, role: Role, tensor: Tensor, index: int = 0) -> None:
+        """A tensor (time, batch, features), from its first step in the scan's direction on."""
+        step, row, _ = tensor.stride()
+        self.pointer(role, index, tensor[-1] if self.reverse else tensor, per_block=row * self.shape.lanes)
+        self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
+        self._values[Argument(role, index, Part.STEP)] = (-step if self.reverse else step, 0, 0)
+
+    def weights(self, schedule: Schedule, weights: Sequence[Tensor]) -> None:
+        """Weights in the order that kernels read them."""
+        dtype, lanes = self.shape.dtype, self.shape.lanes
+        singles, narrow, wide, turns = _users(schedule)
+        for index in singles:
+            self.pointer(Role.WEIGHT, index, weights[index].detach().to(dtype).contiguous())
+        for index in narrow:
+            self.pointer(Role.NARROW, index, weights[index].detach().mT.contiguous())
+        for index in wide:
+            self.pointer(Role.PANELS, index, _panels(weights[index].detach(), self.shape.panel))
+        for turn in turns:
+            index, angles = turn.angles.index, weights[turn.angles.index].detach()
+            pairs, starts = _pairs(weights[turn.permutations.index])
+            self.pointer(Role.PAIRS, index, pairs * lanes)
+            self.pointer(Role.STARTS, index, starts * lanes)
+            self.pointer(Role.TURNS, index, torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous())
+
+    def sums(self, schedule: Schedule) -> dict[int, Tensor]:
+        """Zeros for each sum inside the loop: (worker, shape of the sum, vector); a matrix for a wide outer product."""
+        made, width = dict[int, Tensor](), self.shape.width
+        for i, reduction in enumerate(schedule.program.reductions):
+            if reduction in schedule.products:
+                continue
+            match reduction:
+                case RowSum(tile=tile):
+                    size: tuple[int, ...] = (tile.features, width)
+                case Outer() if narrow_side(reduction) is None:
+                    size = self.shape.outer_size(reduction)
+                case Outer():
+                    size = (*(side.features for side in sides(reduction)), width)
+                case AngleSum(source=source):
+                    size = (*source.angles.shape, width)
+            # whole cache lines for each worker, so that threads do not write to the same one
+            count = math.ceil(math.prod(size) / 16) * 16
+            flat = torch.zeros(self.workers * count + 16, dtype=self.shape.dtype)
+            flat = flat[-flat.data_ptr() % 64 // flat.element_size() :]
+            made[i] = flat[: self.workers * count].view(self.workers, count)[:, : math.prod(size)].unflatten(1, size)
+            self.pointer(Role.SUM, i, flat, per_worker=count)
+        return made
+
+    def run(self, kernel: Kernel) -> None:
+        size = math.ceil((kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
+        self._values[Argument(Role.WORK)] = (_workspace(self.workers * size), 0, size)
+        values, per_block, per_worker = np.array([self._values[a] for a in kernel.arguments], dtype=np.int64).T
+        blocks = np.arange(self.blocks)[:, None]
+        table = values + blocks * per_block + blocks % self.workers * per_worker
+        if self.shape.masked:
+            samples = kernel.arguments.index(Argument(Role.SAMPLES))
+            np.minimum(table[:, samples], self.shape.lanes, out=table[:, samples])
+        kernel.compiled(table, self.workers)
+
+
+_local = threading.local()
+
+
+def _workspace(size: int) -> int:
+    """Scratch memory of the calling thread and those that work for it, aligned."""
+    if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
+        _local.work = np.zeros(size + 64, dtype=np.uint8)
+    return _local.work.ctypes.data + -_local.work.ctypes.data % 64
 
 
 @functools.lru_cache(maxsize=512)
-def _users(plan: Schedule) -> tuple[list[int], list[int], list[int], list[Rotate | RotateBack]]:
+def _users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[Rotate | RotateBack]]:
     """Weights read entry by entry, matrices of narrow products, of wide ones, and rotations."""
-    outputs = [tile for tile in plan.program.outputs.values() if tile is not None]
-    seen = reachable([*outputs, *plan.memory, *plan.program.reductions])
+    outputs = [tile for tile in schedule.program.outputs.values() if tile is not None]
+    seen = reachable([*outputs, *schedule.memory, *schedule.program.reductions])
     matrices = [n for n in seen if isinstance(n, Product)]
     turns = {n.angles.index: n for n in seen if isinstance(n, Rotate | RotateBack)}
     singles = {
@@ -106,7 +185,7 @@ _pair_tables = WeakIdKeyDictionary()  # permutations to (version, pairs, starts)
 
 
 def _pairs(permutations: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows turn together, in order, and where each feature starts. Note [Rotations in place], emit.py."""
+    """Which rows turn together, in order, and where each feature starts. Note [Rotations in place], statements.py."""
     known = _pair_tables.get(permutations)
     version = None if permutations.is_inference() else permutations._version
     if known is None or version is None or known[0] != version:
@@ -123,31 +202,7 @@ def _pairs(permutations: Tensor) -> tuple[Tensor, Tensor]:
     return known[1], known[2]
 
 
-def sums(plan: Schedule, workers: int, shape: Shape, dtype: torch.dtype) -> dict[int, Tensor]:
-    """Zeros for each sum inside the loop: (worker, shape of the sum, vector); a matrix for a wide outer product."""
-    made = {}
-    for i, reduction in enumerate(plan.program.reductions):
-        if reduction in plan.products:
-            continue
-        match reduction:
-            case RowSum(tile=tile):
-                size: tuple[int, ...] = (tile.features, shape.vector)
-            case Outer() if narrow_side(reduction) is None:
-                size = outer_size(reduction, shape)
-            case Outer(left=left, right=right):
-                pair = (left.features, right.features)
-                size = (*(pair if narrow_side(reduction) == "right" else pair[::-1]), shape.vector)
-            case AngleSum(source=source):
-                size = (*source.angles.shape, shape.vector)
-        # whole cache lines for each worker, so that threads do not write to the same one
-        count = math.ceil(math.prod(size) / 16) * 16
-        flat = torch.zeros(workers * count + 16, dtype=dtype)
-        start = -flat.data_ptr() % 64 // flat.element_size()
-        made[i] = flat[start:][: workers * count].view(workers, count)[:, : math.prod(size)].unflatten(1, size)
-    return made
-
-
-def total(reduction: Any, parts: Tensor) -> Tensor:
+def total(reduction: Reduction, parts: Tensor) -> Tensor:
     """The lanes' and workers' sums added up, in the shape that the reduction has in PyTorch."""
     if isinstance(reduction, Outer) and narrow_side(reduction) is None:
         return parts.sum(dim=0)[: reduction.left.features, : reduction.right.features]

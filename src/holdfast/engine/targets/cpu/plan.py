@@ -10,36 +10,33 @@ not see. What a plan computes is tried out before it is believed (trial.py).
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
-import math
 import threading
 import weakref
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
 from holdfast.engine.program.graph import Unsupported
 from holdfast.engine.program.lower import Lowered, lower
-from holdfast.engine.program.schedule import Schedule, render, schedule
+from holdfast.engine.program.render import render
+from holdfast.engine.program.schedule import Schedule, schedule
 from holdfast.engine.program.settings import PLANS, Settings, settings_of
-from holdfast.engine.program.tiles import Tile
+from holdfast.engine.program.tiles import Kind, Slot, Tile
 from holdfast.engine.program.trace import Traced, differs, random_state_kept, record_step, trace_step
-from holdfast.engine.targets.cpu.cache import library
-from holdfast.engine.targets.cpu.emit import Kernel, Shape, emit_backward, emit_forward, summed_after
-from holdfast.engine.targets.cpu.team import run_blocks
+from holdfast.engine.targets.cpu.emit import Kernel, emit_backward, emit_forward
+from holdfast.engine.targets.cpu.shape import Shape
+from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["NAMES", "Native", "Plan", "failure", "fused_source", "plan_for", "settings_now", "unfold"]
+__all__ = ["Plan", "failure", "fused_source", "plan_for", "settings_now", "unfold"]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
 AGAIN = 256  # scans after which a step is recorded again
 MOST = 32  # plans of one cell that are kept
 RECENT = 4  # settings of a cell that are remembered
-NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
 def _remembered(method: Any) -> Any:
@@ -63,9 +60,7 @@ class Plan:
     fold: bool
     dtype: torch.dtype
     calls: int = 0
-    batches: dict[int, str | None] = dataclasses.field(
-        default_factory=dict
-    )  # sizes met; None, or how the trace differed
+    batches: dict[int, str | None] = dataclasses.field(default_factory=dict)  # sizes met; how the trace differed
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
 
     @_remembered
@@ -80,35 +75,35 @@ class Plan:
     def backward(self, source_grad: bool, shape: Shape) -> Schedule:
         program = self.lowered(source_grad).backward
         assert program is not None
-        return schedule(program, functools.partial(summed_after, shape=shape))
+        return schedule(program, shape.summed_after)
 
     @_remembered
     def stored(self, source_grad: bool, shape: Shape) -> tuple[Tile, ...]:
         """Sides of the products after the loop that no tensor holds already."""
-        plan = self.backward(source_grad, shape)
-        sides = [side for outer in plan.products for side in (outer.left, outer.right)]
-        held = [t for name, t in plan.program.inputs.items() if name in ("x", "s0")] + [plan.program.outputs["x"]]
+        backward = self.backward(source_grad, shape)
+        sides = [side for outer in backward.products for side in (outer.left, outer.right)]
+        program, source = backward.program, Slot(Kind.SOURCE)
+        held = program.inputs.get(source), program.inputs.get(Slot(Kind.STATE)), program.outputs[source]
         return tuple(dict.fromkeys(side for side in sides if side not in held))
 
     @_remembered
-    def keep(self, source_grad: bool) -> frozenset[str]:
-        """States and tiles that backward reads, so that forward must keep them for every step."""
+    def keep(self, source_grad: bool) -> tuple[Slot, ...]:
+        """States and tiles that backward reads, so that forward must keep them; the first state is in the output."""
         program = self.lowered(source_grad).backward
-        inputs = {} if program is None else program.inputs
-        return frozenset(
-            {f"s{n[1:]}" for n in inputs if n[0] in "sn" and n[1:] != "0"} | {n for n in inputs if n[0] == "k"}
-        )
+        inputs = () if program is None else program.inputs
+        states = {Slot(Kind.STATE, s.index) for s in inputs if s.kind in (Kind.STATE, Kind.NEW) and s.index}
+        return tuple(sorted(states | {s for s in inputs if s.kind is Kind.SAVED}))
 
     @_remembered
-    def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Native:
-        keep = self.keep(source_grad) if gradient else frozenset()
-        return Native(emit_forward(self.forward(source_grad), shape, output=output, keep=keep))
+    def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Kernel:
+        keep = self.keep(source_grad) if gradient else ()
+        return emit_forward(self.forward(source_grad), shape, output=output, keep=keep)
 
     @_remembered
-    def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Native:
-        plan = self.backward(source_grad, shape)
-        sizes, stored = self.traced.state_sizes, self.stored(source_grad, shape)
-        return Native(emit_backward(plan, shape, state_sizes=sizes, output_grad=output_grad, stored=stored))
+    def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Kernel:
+        backward, sizes = self.backward(source_grad, shape), self.traced.state_sizes
+        stored = self.stored(source_grad, shape)
+        return emit_backward(backward, shape, state_sizes=sizes, output_grad=output_grad, stored=stored)
 
     def same_at(self, cell: Cell, weights: tuple[Tensor, ...], batch: int) -> str | None:
         """Record the step again, at this batch size: None if it is still this plan's program, else the difference."""
@@ -119,35 +114,6 @@ class Plan:
                 return differs(traced, record_step(cell, weights, traced.source_features, **options), batch)
         except Unsupported as difference:
             return str(difference)
-
-
-class Native:
-    """A kernel as a Python callable: ``run(blocks)``, one dictionary of arguments per block."""
-
-    def __init__(self, kernel: Kernel):
-        self.kernel = kernel
-        self._library = library(kernel.text)
-        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("run"))
-        self._share = self._library.address("share")
-
-    def __call__(self, blocks: list[dict[str, int]], workers: int) -> None:
-        size = math.ceil((self.kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
-        work = _workspace(workers * size)
-        packed = []
-        for b, block in enumerate(blocks):
-            block["work"] = work + b % workers * size
-            packed.append(np.array([block[name] for name in self.kernel.arguments], dtype=np.int64))
-        run_blocks(self._run, self._share, packed, workers)
-
-
-_local = threading.local()
-
-
-def _workspace(size: int) -> int:
-    """Scratch memory of the calling thread and those that work for it, aligned."""
-    if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
-        _local.work = np.zeros(size + 64, dtype=np.uint8)
-    return _local.work.ctypes.data + -_local.work.ctypes.data % 64
 
 
 # -- finding and making ----------------------------------------------------------------------------------------------
@@ -229,14 +195,10 @@ def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> 
 
 
 def _made(
-    cell: Cell,
-    weights: tuple[Tensor, ...],
-    gradient: bool,
-    dtype: torch.dtype,
-    folds: tuple[bool, ...] = (True, False),
+    cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.dtype, folds: tuple[bool, ...] = (True, False)
 ) -> Plan | str:
     """The plan, or why there is none: not the exception, whose traceback would keep the cell alive."""
-    if dtype not in NAMES:
+    if dtype not in WIDTH:
         return f"its weights are of {dtype}"
     for weight in weights:
         if weight.is_floating_point() and weight.dtype != dtype:
@@ -273,6 +235,6 @@ def fused_source(cell: Cell) -> str:
     """Both directions of a cell's step as text; see ``holdfast.fused_source``."""
     with torch.enable_grad():
         plan = plan_for(cell, tuple(cell.weights()), gradient=True)
-    source_grad, shape = not plan.fold, Shape(NAMES[plan.dtype], 32, masked=False)
+    source_grad, shape = not plan.fold, Shape(plan.dtype, 32, masked=False)
     forward, backward = plan.forward(source_grad), plan.backward(source_grad, shape)
     return f"{render(forward, 'forward')}\n\n\n{render(backward, 'backward')}"

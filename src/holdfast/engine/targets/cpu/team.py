@@ -1,4 +1,4 @@
-"""Blocks on threads: one share of the blocks a thread, with no word between them until the end.
+"""A kernel on threads: one share of the blocks per thread, and no synchronisation until the end.
 
 PyTorch's threads, where there are any, are the best ones to use: after an operator they wait for the next by spinning,
 for milliseconds, and threads of our own would have to share the cores with them. So where PyTorch brings GNU's OpenMP,
@@ -20,7 +20,10 @@ import numpy as np
 import torch
 from llvmlite import ir
 
-__all__ = ["add_share", "count", "run_blocks", "worker_count"]
+from holdfast.engine.targets.cpu.cache import library
+from holdfast.engine.targets.cpu.vec import Value
+
+__all__ = ["Compiled", "add_share", "count", "worker_count"]
 
 I64, POINTER = ir.IntType(64), ir.PointerType()
 _lock = threading.Lock()
@@ -35,24 +38,24 @@ def add_share(module: ir.Module, kernel: ir.Function) -> None:
     """Add ``share``, what each thread of a team runs, to a kernel's module.
 
     Its parameter points at: the number of blocks, the number of workers, the addresses of omp_get_thread_num and of
-    omp_get_num_threads, and then one address of arguments a block. A team may be smaller than was asked for, so a
+    omp_get_num_threads, and then one address of arguments per block. A team may be smaller than was asked for, so a
     thread takes on whole workers, whose scratch memory and sums are their own.
     """
     number = ir.FunctionType(ir.IntType(32), [])
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "share")
     builder = ir.IRBuilder(function.append_basic_block())
 
-    def entry(index: Any) -> Any:
+    def entry(index: Value | int) -> Value:
         index = ir.Constant(I64, index) if isinstance(index, int) else index
         return builder.load(builder.gep(function.args[0], [index], source_etype=I64), typ=I64)
 
-    def ask(address: Any) -> Any:
+    def ask(address: Value) -> Value:
         return builder.zext(builder.call(builder.inttoptr(address, number.as_pointer()), []), I64)
 
     blocks, workers = entry(0), entry(1)
     own, team = ask(entry(2)), ask(entry(3))
 
-    def one_block(block: Any, _: list[Any]) -> None:
+    def one_block(block: Value, _: list[Value]) -> None:
         arguments = entry(builder.add(block, ir.Constant(I64, 4)))
         builder.call(kernel, [builder.inttoptr(arguments, POINTER)])
 
@@ -62,12 +65,12 @@ def add_share(module: ir.Module, kernel: ir.Function) -> None:
 
 def count(
     builder: ir.IRBuilder,
-    start: Any,
-    stop: Any,
-    step: Any,
-    body: Callable[[Any, list[Any]], Any],
-    carried: list[Any] | None = None,
-) -> list[Any]:
+    start: Value,
+    stop: Value,
+    step: Value,
+    body: Callable[[Value, list[Value]], list[Value] | None],
+    carried: list[Value] | None = None,
+) -> list[Value]:
     """Write ``for i in range(start, stop, step)``; ``body(i, carried)`` returns what is carried on, if anything is.
 
     Returns what was carried last.
@@ -84,31 +87,40 @@ def count(
     builder.position_at_end(inside)
     results = body(i, list(held))
     i.add_incoming(builder.add(i, step), builder.block)
-    for phi, value in zip(held, results if held else (), strict=True):
+    for phi, value in zip(held, results or (), strict=True):
         phi.add_incoming(value, builder.block)
     builder.branch(test)
     builder.position_at_end(after)
     return held
 
 
-def run_blocks(run: Any, share: int, arguments: list[np.ndarray], workers: int) -> None:
-    """Run a kernel on every block. ``run``: the kernel as a callable; ``share``: the address of ``share``."""
-    addresses = [block.ctypes.data for block in arguments]
-    team = _openmp() if workers > 1 else None
-    if team is not None:
-        parallel, number, size = team
-        packed = np.array([len(addresses), workers, number, size, *addresses], dtype=np.int64)
-        parallel(share, packed.ctypes.data, workers, 0)
-        return
+class Compiled:
+    """A kernel as machine code, from its LLVM assembly."""
 
-    def work(worker: int) -> None:
-        for address in addresses[worker::workers]:
-            run(address)
+    def __init__(self, text: str):
+        self._library = library(text)
+        self._run = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._library.address("run"))
+        self._share = self._library.address("share")
 
-    waiting = [_threads().submit(work, worker) for worker in range(1, workers)]
-    work(0)
-    for future in waiting:
-        future.result()
+    def __call__(self, arguments: np.ndarray, workers: int) -> None:
+        """Run every block: a row of ``arguments``, (blocks, arguments) of 64-bit integers."""
+        first = arguments.__array_interface__["data"][0]
+        addresses = [first + block * arguments.strides[0] for block in range(len(arguments))]
+        team = _openmp() if workers > 1 else None
+        if team is not None:
+            parallel, number, size = team
+            packed = np.array([len(addresses), workers, number, size, *addresses], dtype=np.int64)
+            parallel(self._share, packed.ctypes.data, workers, 0)
+            return
+
+        def work(worker: int) -> None:
+            for address in addresses[worker::workers]:
+                self._run(address)
+
+        waiting = [_threads().submit(work, worker) for worker in range(1, workers)]
+        work(0)
+        for future in waiting:
+            future.result()
 
 
 @functools.cache

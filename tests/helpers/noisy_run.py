@@ -3,7 +3,7 @@
 import torch
 
 from holdfast.tasks import Stream
-from holdfast.train import LRSchedule, ModelSettings, Training, build
+from holdfast.train import LRSchedule, ModelSettings, Training, build, fit
 
 
 def stream():
@@ -30,3 +30,11 @@ def noisy_run(**changes):
     }
     torch.manual_seed(0)
     return build(network, task.spec), task, Training(**settings)
+
+
+def run_a_stream(folder):
+    """A short run without noise, for one process or several."""
+    torch.manual_seed(0)
+    task = stream()
+    training = Training(epochs=2, batch=4, lr=1e-2, clip=0.5, carry_state=True, evaluate_every=7)
+    return fit(build(ModelSettings("gru", 5), task.spec), task, training, folder, progress=False)

@@ -1,6 +1,6 @@
 """Cells that nobody wrote: random steps, and what the fused backend makes of them beside the plain loop.
 
-    python tests/engine/cpu/fuzz.py 0 5000   # 5,000 random steps, 4 scans of each: 20,000 cases
+    PYTHONPATH=tests python -m helpers.fuzz 0 5000   # 5,000 random steps, 4 scans of each: 20,000 cases
 
 A seed gives a step: a list of instructions over everything that the compiler knows, on values of many widths, one
 feature among them, with weights of all shapes, several states, slices, broadcasts, shared operands, custom gradients,

@@ -1,7 +1,7 @@
 """A run folder under the hammer: killed at random moments, and damaged in every way that a disk or a person has.
 
-    python tests/train/hammer.py kills 1000 --seed 1          resumed to the same bits as a run left alone        (1)
-    python tests/train/hammer.py mutations 10000 --seed 1     a clear error or the same bits, nothing in between   (2)
+    PYTHONPATH=tests python -m helpers.hammer kills 1000 --seed 1       resumed to the same bits as a run left alone (1)
+    PYTHONPATH=tests python -m helpers.hammer mutations 10000 --seed 1  a clear error or the same bits, nothing else (2)
 
 A clear error is one of ``holdfast.errors`` that names a file of the folder. "Bits" are weights, optimiser, generators,
 log and outcome; the clock (``seconds`` and ``times.jsonl``) is not among them. A small sample of both runs with the
@@ -29,9 +29,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from _runs import noisy_run
-
+from helpers.noisy_run import noisy_run
 from holdfast.errors import HoldfastError, Interrupted, UncheckedWarning
 from holdfast.train import checkpoint, fit
 from holdfast.train.log import read_log

@@ -1,0 +1,50 @@
+"""How a kernel of a scan is laid out: number type, samples per block, and the variant."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from holdfast.engine.program.tiles import Outer
+from holdfast.engine.targets.cpu.vec import WIDTH
+
+__all__ = ["Shape"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """``lanes``: samples per block. ``masked``: whether samples live through some of the steps only (emit.py)."""
+
+    dtype: torch.dtype
+    lanes: int
+    masked: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers in a vector."""
+        return WIDTH[self.dtype]
+
+    @property
+    def panel(self) -> int:
+        """Rows of a product that are summed together: with two vectors of lanes they make twelve accumulators, which
+        leaves room for a weight and the lanes in sixteen registers.
+        """
+        return 12 if self.lanes == self.width else 6
+
+    def kept_rows(self, features: int) -> int:
+        """Rows that a kept tile takes: whole panels, so that a product may write it."""
+        return math.ceil(features / self.panel) * self.panel
+
+    def outer_size(self, outer: Outer) -> tuple[int, int]:
+        """Rows and columns of the memory that an outer product is summed in: whole panels, whole pairs of vectors."""
+        wide = 2 * self.width
+        return self.kept_rows(outer.left.features), math.ceil(outer.right.features / wide) * wide
+
+    def summed_after(self, outer: Outer) -> bool:
+        """Whether an outer product is better left until after the loop: each step reads and writes the whole sum, which
+        pays for many lanes, or for a sum that stays in the second cache.
+        """
+        few = self.lanes < 4 * self.width
+        return few and outer.left.features * outer.right.features * self.dtype.itemsize > 1 << 18

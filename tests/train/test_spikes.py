@@ -1,0 +1,131 @@
+"""spikes = "rewind": what a spike of the loss undoes, and that a run with spikes resumes to the same bits."""
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import DivergedError, Interrupted, SettingError
+from holdfast.tasks import Addition
+from holdfast.train import LRSchedule, ModelSettings, Training, build, fit, spikes
+from holdfast.train.log import read_log
+from holdfast.train.spikes import Rewind
+
+FILES = ("last.safetensors", "best.safetensors", "log.jsonl")
+
+
+class Poisoned:
+    """Addition, but some of its training batches have inputs of any size."""
+
+    def __init__(self, at, size=1e4):
+        self.task, self.at, self.size = Addition(steps=6, validation=32).load(), at, size
+
+    def __getattr__(self, name):
+        return getattr(self.task, name)
+
+    def train_batch(self, index, batch_size, seed):
+        batch = self.task.train_batch(index, batch_size, seed)
+        if index in self.at:
+            batch.inputs.mul_(self.size)
+        return batch
+
+
+def run(at, *, size=1e4, **settings):
+    task = Poisoned(at, size)
+    torch.manual_seed(0)
+    model = build(ModelSettings("rnn", 6, options={"nonlinearity": "relu", "backend": "reference"}), task.spec)
+    return model, task, Training(**{"updates": 70, "batch": 4, "lr": 1e-2, "evaluate_every": 10, **settings})
+
+
+def test_a_spike_puts_back_weights_and_optimiser_of_20_to_40_updates_before():
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    rewind, weights = Rewind(model, optimiser), []
+    for update in range(75):
+        assert rewind.accepts(1.0 + update % 2)
+        weights.append(model.weight.detach().clone())
+        model.zero_grad()
+        model(torch.randn(3, 2)).square().mean().backward()
+        optimiser.step()
+    assert not rewind.accepts(100.0)
+    assert torch.equal(model.weight, weights[39])  # copies were made before updates 40 and 60: the older of the two
+    assert optimiser.state[model.weight]["step"] == 39
+    assert (rewind.count, rewind.factor) == (1, 0.7)
+    assert rewind.mean == pytest.approx(1.5, abs=0.05)  # without the spike
+    assert rewind.accepts(29.0)
+    assert not rewind.accepts(float("nan"))
+    assert torch.equal(model.weight, weights[19])  # a second spike before the next copy goes further back
+    assert not rewind.accepts(float("inf"))
+    assert not rewind.accepts(1e3)
+    assert torch.equal(model.weight, weights[0])  # and no further than the start
+
+
+@pytest.mark.parametrize("size", [1e4, float("nan")], ids=["large", "not finite"])
+def test_a_run_passes_a_bad_batch_and_counts_it(size, tmp_path):
+    outcome = fit(*run({50}, size=size, spikes="rewind"), tmp_path / "a", progress=False)
+    assert (outcome.status, outcome.updates, outcome.rewinds, outcome.skipped) == ("finished", 70, 1, 0)
+    log = read_log(tmp_path / "a" / "log.jsonl")
+    assert [entry["rewinds"] for entry in log] == [0] * 5 + [1] * 2
+    assert log[4]["lr"] == 1e-2
+    assert log[5]["lr"] == pytest.approx(0.7 * 1e-2 * 1.001**8, rel=1e-12)
+    assert max(entry["validation"]["mse"] for entry in log) < 1.0
+    allowed = fit(*run({50}, size=1e4), tmp_path / "b", progress=False)
+    assert allowed.rewinds == 0
+    assert "rewinds" not in read_log(tmp_path / "b" / "log.jsonl")[0]
+
+
+def test_a_run_without_spikes_is_the_run_without_protection(tmp_path):
+    for name in ("allow", "rewind"):
+        fit(*run(set(), spikes=name), tmp_path / name, progress=False)
+    scores = [[entry["validation"] for entry in read_log(tmp_path / n / "log.jsonl")] for n in ("allow", "rewind")]
+    assert scores[0] == scores[1]
+
+
+def _interrupted(folder, stop, **settings):
+    def pull(update):
+        if update == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        fit(*run({50, 52}, spikes="rewind", checkpoint_seconds=1e9, **settings), folder, progress=False, watch=pull)
+    return fit(*run({50, 52}, spikes="rewind", checkpoint_seconds=1e9, **settings), folder, progress=False)
+
+
+@pytest.mark.parametrize("stop", [47, 51])
+def test_a_run_with_spikes_resumes_to_the_same_bits(stop, tmp_path):
+    """Stopped before the spike, when the copies are in memory alone, and between two spikes."""
+    settings = {"optimiser": "path-adam", "options": {"steps": 6, "invariant": True}, "schedule": LRSchedule(warmup=9)}
+    outcome = _interrupted(tmp_path / "stopped", stop, **settings)
+    alone = fit(*run({50, 52}, spikes="rewind", checkpoint_seconds=1e9, **settings), tmp_path / "alone", progress=False)
+    assert outcome.rewinds == alone.rewinds == 2
+    for name in FILES:
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_weights_differ_when_the_copies_are_not_put_back(tmp_path, monkeypatch):
+    """The comparison above can fail."""
+    fit(*run({50, 52}, spikes="rewind", checkpoint_seconds=1e9), tmp_path / "alone", progress=False)
+    monkeypatch.setattr(Rewind, "load_state_dict", lambda self, state: None)
+    _interrupted(tmp_path / "stopped", 47)
+    files = [(tmp_path / name / "log.jsonl").read_bytes() for name in ("alone", "stopped")]
+    assert files[0] != files[1]
+
+
+def test_spikes_without_end_stop_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(spikes, "LEAST", 0.2)
+    with pytest.raises(DivergedError, match=r"put earlier weights back 5 times up to update 35.*to 0\.2 of its value"):
+        fit(*run(set(range(30, 70)), spikes="rewind"), tmp_path, progress=False)
+
+
+def test_spike_at_says_what_a_spike_is(tmp_path):
+    outcome = fit(*run({50}, size=30.0, spikes="rewind", spike_at=1e9, clip=1.0), tmp_path, progress=False)
+    assert outcome.rewinds == 0
+    with pytest.raises(SettingError, match="spike_at must be greater than 1, got 1"):
+        Training(updates=1, spike_at=1)
+
+
+def test_an_unknown_word_is_refused():
+    with pytest.raises(SettingError, match="""spikes must be "allow" or "rewind", got 'undo'"""):
+        Training(updates=1, spikes="undo")  # type: ignore[arg-type]
