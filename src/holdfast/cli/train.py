@@ -29,8 +29,8 @@ EXAMPLES = (
     "holdfast train addition --set task.steps=200 --updates 1000 --lr 1e-2 --optimiser rmsprop",
     "holdfast train addition --cell sgornn --cell lstm --run runs/both  # compare two cells: a table and a plot",
     "holdfast train --data mine.csv --target label  # chooses the other settings and prints them",
-    "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
     "holdfast train --data airline.csv --forecast passengers --horizon 12  # with intervals and a plot",
+    "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
     "holdfast train --config run.toml --seed 1",
     "holdfast train addition --devices 2 --run runs/two-processes",
 )
@@ -52,13 +52,6 @@ def train(
     target: Annotated[
         list[str] | None, _what(help="Column of that file to predict. Repeat to predict several numbers.")
     ] = None,
-    test: Annotated[
-        Path | None, _what(help="File for the test split.", show_default="a part of --data is kept apart")
-    ] = None,
-    impute: Annotated[
-        str | None,
-        _what(help="Fill in missing numbers: mean, last or zero.", autocompletion=among(("mean", "last", "zero"))),
-    ] = None,
     forecast: Annotated[
         list[str] | None, _what(help="Column of that file to forecast, --horizon steps ahead. Repeat for several.")
     ] = None,
@@ -72,6 +65,13 @@ def train(
     time: Annotated[str | None, _what(help="Column that orders the steps.", show_default="found by name")] = None,
     sequence: Annotated[
         str | None, _what(help="Column that says to which sequence a row belongs.", show_default="found by name")
+    ] = None,
+    test: Annotated[
+        Path | None, _what(help="File for the test split.", show_default="a part of --data is kept apart")
+    ] = None,
+    impute: Annotated[
+        str | None,
+        _what(help="Fill in missing numbers: mean, last or zero.", autocompletion=among(("mean", "last", "zero"))),
     ] = None,
     cell: Annotated[
         list[str] | None,
@@ -123,9 +123,11 @@ def train(
     if updates is not None and epochs is not None:
         raise typer.BadParameter("give --updates or --epochs, not both.", param_hint="--epochs")
     for name, value in (("--test", test), ("--impute", impute)):
-        if value is not None and (forecast or (data is None and config is None)):
-            raise typer.BadParameter("it is for your own data and a target; add --data FILE.", param_hint=name)
+        if value is not None and data is None and config is None:
+            raise typer.BadParameter("it is for your own data; add --data FILE.", param_hint=name)
     trained: dict[str, Any] = {
+        "task.test_path": test and str(test.resolve()),
+        "task.impute": impute,
         "cell.hidden_size": hidden,
         "cell.layers": layers,
         "train.updates": updates,
@@ -157,8 +159,7 @@ def train(
     for name, value in (("--known", known), ("--season", season)):
         if value:
             raise typer.BadParameter("is for forecasts; add --forecast COLUMN.", param_hint=name)
-    own = {"time": time, "sequence": sequence, "impute": impute, "test_path": test and str(test.resolve())}
-    options |= {f"task.{key}": value for key, value in own.items() if value is not None}
+    options |= {f"task.{key}": value for key, value in (("time", time), ("sequence", sequence)) if value is not None}
     chosen = choose(Request(task, data, tuple(target or ()), tuple(cell or ()), options, tuple(set_ or ()), config))
     for sentence in chosen.choices:
         say(in_flags(sentence))
@@ -174,7 +175,7 @@ def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) 
     """Options that a forecast has no use for."""
     if data is None:
         raise typer.BadParameter("it names a column of a file; add --data FILE.", param_hint="--forecast")
-    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule"}
+    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule", "task.test_path": "--test"}
     used = [name for name, value in others.items() if value]
     used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
     if used:

@@ -98,7 +98,8 @@ def _arrays(x: Any) -> dict[str, np.ndarray]:
     if len(widths) != 1 or any(part.ndim != 2 for part in parts) or not all(map(len, parts)):
         shapes = ", ".join(dict.fromkeys(str(part.shape) for part in parts[:4]))
         raise DataError(
-            f"x must hold arrays (time, channels) with as many channels each, got {f'the shapes {shapes}' if parts else 'none'}."
+            "x must hold arrays (time, channels) with as many channels each, got "
+            f"{f'the shapes {shapes}' if parts else 'none'}."
         )
     lengths = np.array([len(part) for part in parts])
     padded = np.zeros((len(parts), int(lengths.max()), *widths.pop()))
