@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
@@ -368,6 +369,7 @@ REFERENCE = {
     "holdfast.train": "models and the training loop",
     "holdfast.runs": "one run: settings, training, resuming and loading",
     "holdfast.studies": "studies, claims and reports",
+    "holdfast.estimators": "models for your own sequences, and the choice between them",
     "holdfast.constraints": "constraints on weights",
     "holdfast.linalg.givens": "plane rotations",
     "holdfast.linalg.skew": "orthogonal matrices by exponential, Cayley and Householder maps",
@@ -457,6 +459,79 @@ def _naive_ratio(it: dict, model: str) -> float | None:
     return ours / naive
 
 
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+COLUMNS = ("automatic", "reservoir", "nearest neighbour", "ridge on the raw series", "plain GRU", "MiniRocket")
+
+
+def sequences_page() -> str:
+    """docs/sequences.md: models for anybody's sequences on public sets, and the study behind the defaults."""
+    scores = json.loads((ROOT / "results/sequences/scores.json").read_text(encoding="utf-8"))
+    study = json.loads((ROOT / "results/sequences/study.json").read_text(encoding="utf-8"))
+    development = list(next(iter(study["scores"].values())))
+    parts = [
+        GENERATED,
+        "# Sequences of other packages",
+        "This page scores the models of [own-data-models.md](usage/own-data-models.md) on public sets that the "
+        "packages aeon and sktime ship, with their official splits. Accuracies are on the test set; higher is better. "
+        "For numbers, the table shows the mean squared error per that of the training mean; lower is better. "
+        "MiniRocket is aeon's. Its score and the reservoir's are means of 3 seeds, the others are of one.",
+        f"Measured on {scores['environment']}.",
+        "## Development sets",
+        "Defaults were chosen on these sets.",
+        _scores({name: scores["sets"][name] for name in development}),
+        "## Other sets",
+        "These were scored once, after the defaults had been fixed. Six are official splits. ElectricDevices and mitdb "
+        "are windows of labelled recordings: see benchmarks/sequence_sets.py.",
+        _scores({name: row for name, row in scores["sets"].items() if name not in development}),
+        "## All sets",
+        _means(scores["sets"]),
+        "## What matters in a reservoir",
+        f"Cells of {study['units']} units, test scores on the development sets, means of "
+        f"{len(next(iter(next(iter(study['scores'].values())).values())))} seeds. Differences of a few "
+        "thousandths in the mean are within the spread over seeds. The first row is what the others change.",
+        _study(study["scores"], development, scores["sets"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scores(rows: dict[str, dict[str, Any]]) -> str:
+    shown = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    head = ["set", "sequences", "steps", "channels", *shown]
+    lines = []
+    for name, row in rows.items():
+        best = (min if row["regression"] else max)(_mean(row[it]) for it in shown if it in row)
+        cells = [
+            "" if it not in row else f"**{_mean(row[it]):.3f}**" if _mean(row[it]) == best else f"{_mean(row[it]):.3f}"
+            for it in shown
+        ]
+        what = f"{name} (error)" if row["regression"] else name
+        lines.append([what, f"{row['train']} + {row['test']}", str(row["steps"]), str(row["channels"]), *cells])
+    return _table(head, lines)
+
+
+def _means(rows: dict[str, dict[str, Any]]) -> str:
+    """Mean accuracies over the sets with classes that all models were scored on."""
+    shown = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    scored = [row for row in rows.values() if not row["regression"] and all(it in row for it in shown)]
+    means = [f"{sum(_mean(row[it]) for row in scored) / len(scored):.3f}" for it in shown]
+    return f"Mean accuracy over {len(scored)} sets with classes:\n\n{_table(shown, [means])}"
+
+
+def _study(variants: dict[str, dict[str, list[float]]], sets: Sequence[str], scored: dict[str, Any]) -> str:
+    classes = [name for name in sets if not scored[name]["regression"]]
+    rows = []
+    for variant, found in variants.items():
+        values = [f"{_mean(found[name]):.3f}" if name in found else "" for name in sets]
+        mean = sum(_mean(found[name]) for name in classes) / len(classes) if all(n in found for n in classes) else None
+        rows.append([variant, *values, "" if mean is None else f"{mean:.3f}"])
+    return _table(["variant", *(name if name in classes else f"{name} (error)" for name in sets), "mean"], rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
 # -- all ---------------------------------------------------------------------------------------------------------------
 
 
@@ -494,6 +569,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/speed.md": speed_page,
     "docs/reference.md": reference_page,
     "docs/usage/forecasting.md": forecasting_page,
+    "docs/sequences.md": sequences_page,
     "README.md": readme,
     **reports(),
 }
