@@ -104,7 +104,7 @@ def compare(
         split = "test" if "test" in task.spec.splits else training.monitored
         score = None
         if found.best:  # else it diverged before the first evaluation
-            model = load_run(place, "best", task).model
+            model = load_run(place, None, task).model
             scores = evaluate(model, task, split, settings[0].training.batch, carry_state=training.carry_state)
             score = scores[task.spec.metric]
         rows.append(

@@ -155,6 +155,7 @@ class Training:
         spike_at: what a spike is; more than 20 where gradients are clipped, so that large ones are used.
         nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.
+        weights: which ones the run is for, and is loaded with: those of the "best" evaluation, or the "last".
 
     Example:
         >>> Training(updates=100, lr=1e-2).schedule.kind
@@ -183,6 +184,7 @@ class Training:
     spike_at: float = 20.0
     nonfinite: Literal["stop", "skip"] = "stop"
     seed: int = 0
+    weights: Literal["best", "last"] = "best"
 
     def __post_init__(self) -> None:
         if (self.updates is None) == (self.epochs is None):
@@ -203,6 +205,8 @@ class Training:
             raise SettingError(f'loss_per must be "answer" or "sequence", got {self.loss_per!r}.')
         if self.spikes not in ("allow", "rewind"):
             raise SettingError(f'spikes must be "allow" or "rewind", got {self.spikes!r}.')
+        if self.weights not in ("best", "last"):
+            raise SettingError(f'weights must be "best" or "last", got {self.weights!r}.')
         if self.nonfinite not in ("stop", "skip"):
             raise SettingError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}.')
 

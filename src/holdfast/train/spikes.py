@@ -8,7 +8,7 @@ batch a loss of any size. Clipping is enough for a gradient that is large; one t
 moments remember it. c is 20, or more where gradients are clipped. (1) leaves the batch out, and comes before the
 update that it would have made. Copies are taken every 20 updates, and the last eight are kept: the youngest may be from
 the very moment of the step too far, so (1) drops it and takes the one before. Another spike before the next copy goes
-20 updates further back.
+20 updates further back. m follows every loss that is accepted, so a loss that climbs over many updates is no spike.
 """
 
 from __future__ import annotations
