@@ -5,7 +5,7 @@
     python benchmarks/forecast.py --packages .../site-packages --out benchmarks/forecast.json
 
 Each series is cut at five origins, one horizon apart, the last one horizon before its end. Everything is fitted on what
-comes before the origin. The development series were used to choose the defaults, the others were scored once.
+comes before the origin. The development series were used to choose the defaults, the others were not.
 The packages are only looked into for their files: they are not imported.
 """
 

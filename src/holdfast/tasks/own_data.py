@@ -35,7 +35,7 @@ from holdfast.tasks.tables import SEQUENCE_NAMES, Cases, Data, Table
 
 __all__ = ["OwnData", "OwnTask", "in_memory"]
 
-TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
+TIME_NAMES = ("time", "timestamp", "step", "datetime", "date", "timepoint", "timepoints", "ds")
 CALENDAR_NAMES = ("year", "quarter", "month", "week", "day", "weekday", "hour", "minute", "second")
 INDEX_NAMES = (
     "index",
