@@ -86,6 +86,14 @@ class Choice:
         name: of the model chosen.
         model: fitted to all sequences: (batch, time, channels), lengths to logits or numbers.
         scores: of everything that was tried.
+
+    Example:
+        >>> losses = torch.tensor([0.0, 0, 1, 0])
+        >>> scores = Score("gru", "held out", losses, True), Score("most common", "held out", 1 - losses, True)
+        >>> print(Choice("gru", nn.Identity(), scores).summary())
+        * gru: accuracy 0.750 [0.301, 0.954], n = 4, held out
+          most common: accuracy 0.250 [0.046, 0.699], n = 4, held out
+        gru was chosen: 0.500 better than most common, the best of the others.
     """
 
     name: str
