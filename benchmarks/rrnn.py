@@ -7,14 +7,19 @@ Literally: in every round every candidate is rebuilt from the pool, by its own p
 training step: forward, loss (6) with its margin and tree distance, backward. First the trees and the loss are compared,
 in float64; then both are timed in float32, in turns, and medians are taken. The epoch is S1's Wiki-5k, 5,000 sequences
 of 20 characters in batches of 16, with batch normalisation as in the paper; --updates makes a part of it.
+
+RRNN with a soft choice, and RRNN-GRU as S1's authors ran it, make an update with loss (6) too; what counts there is CPU
+time on one thread. RRNN-GRU takes turns, in random order, with itself on the plain loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -24,13 +29,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from holdfast.rrnn import ACTIVATIONS, OPERATORS, RRNN, Grown, TreeLoss, tolerance
+from holdfast import GRUCell
+from holdfast.rrnn import ACTIVATIONS, OPERATORS, RRNN, RRNNGRU, Grown, TreeLoss, gru_target, tolerance
 from holdfast.rrnn.loss import parts_of
 from holdfast.runs.environment import environment
 
 SIZE, TUPLES, ROUNDS, HIDDEN, BATCH, STEPS, CLASSES = 100, 4, 8, 256, 16, 20, 27
-LOSS = TreeLoss(tree=1e-3, margin=1e-3, ridge=1e-5)  # S1, Appendix E.2
+LOSS = TreeLoss(tree=1e-5, margin=1e-3, ridge=1e-3)  # S1, Appendix E.2, in the order of its authors' code
 SPEED, MINUTES, GIGABYTES = 20.0, 4.0, 2.0
+GRU_BATCH, GRU_SECONDS, SOFT_SECONDS = 128, 0.25, 3.0
 EPOCH = 313  # batches of 16 in 5,000 sequences
 
 
@@ -79,7 +86,8 @@ def literal_loss(layer: RRNN, readout: nn.Linear, xs: Tensor, ys: Tensor) -> tup
         steps.append((literal_step(torch.stack((x, h, zero)), layer),))
         h = steps[-1][0].vectors[-1]
     hs = torch.stack([step[0].vectors[-1] for step in steps])
-    parts = parts_of(steps, layer.l0.leaf_names, LOSS, [*layer.parameters(), *readout.parameters()])
+    grown = Grown.over_time([step for (step,) in steps])
+    parts = parts_of((grown,), layer.l0.leaf_names, LOSS, [*layer.parameters(), *readout.parameters()])
     loss = nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten()) + parts.weighted(LOSS) / len(xs)
     return loss, torch.stack([step[0].choices for step in steps])
 
@@ -91,7 +99,7 @@ def our_loss(layer: RRNN, readout: nn.Linear, xs: Tensor, ys: Tensor) -> tuple[T
     hs, _ = layer(xs)
     loss = nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten())
     loss = loss + layer.penalty(readout.parameters()) / len(xs)
-    return loss, torch.stack([step[0].choices for step in layer.noted.steps[0]])
+    return loss, layer.noted.grown[0][0].choices.transpose(0, 1)
 
 
 def problem(dtype: torch.dtype, steps: int) -> tuple[RRNN, nn.Linear, Tensor, Tensor]:
@@ -166,6 +174,37 @@ def epoch(updates: int) -> tuple[float, float]:
     return (time.perf_counter() - begin) / updates * EPOCH / 60, most_memory()
 
 
+def update_seconds(layer: RRNN | RRNNGRU, batch: int, updates: int) -> tuple[float, float]:
+    """CPU seconds of an update with loss (6), on one thread; and GB."""
+    torch.set_num_threads(1)
+    readout, times = nn.Linear(SIZE, CLASSES), []
+    xs, ys = torch.randn(STEPS, batch, SIZE), torch.randint(CLASSES, (STEPS, batch))
+    optimiser = torch.optim.Adam([*layer.parameters(), *readout.parameters()])
+    for _ in range(updates):
+        begin = time.process_time()
+        optimiser.zero_grad()
+        hs, _ = layer(xs)
+        loss = STEPS * nn.functional.cross_entropy(readout(hs).flatten(0, 1), ys.flatten())
+        (loss + layer.penalty(readout.parameters())).backward()
+        optimiser.step()
+        times.append(time.process_time() - begin)
+    return statistics.median(times[2:]), most_memory()  # the first ones compile
+
+
+def soft() -> tuple[float, float]:
+    torch.manual_seed(0)
+    layer = RRNN(SIZE, SIZE, identity=False, rounds=ROUNDS, scorer=HIDDEN, choice="soft", loss=LOSS)
+    return update_seconds(layer, BATCH, 5)
+
+
+def gru(forms: str, backend: str) -> tuple[float, float]:
+    torch.manual_seed(0)
+    target = gru_target(GRUCell(SIZE, SIZE, reset="before"), "teacher")
+    loss = TreeLoss(tree=0.003, margin=0.1, ridge=1e-8, target=(target,), forms=forms)  # type: ignore[arg-type]
+    layer = RRNNGRU(SIZE, SIZE, setting="published code", loss=loss, backend=backend)
+    return update_seconds(layer, GRU_BATCH, 12)
+
+
 def most_memory() -> float:
     """The most that this process held, in GB: of its own memory, where ``ru_maxrss`` begins with its parent's."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
@@ -181,13 +220,19 @@ def apart(part: str, *more: str) -> tuple[float, ...]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--part", choices=("agreement", "ours", "literal", "epoch"), help="measure this, and print")
+    parts = {"agreement": agreement, "epoch": lambda: epoch(arguments.updates), "soft": soft}
+    parts |= {
+        f"gru {forms} {backend}": functools.partial(gru, forms, backend)
+        for forms in ("nodes", "min")
+        for backend in ("fused", "reference")
+    }
+    parts |= {side: functools.partial(timed, side) for side in ("ours", "literal")}
+    parser.add_argument("--part", choices=tuple(parts), help="measure this, and print")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--updates", type=int, default=EPOCH, help="updates of the epoch to make")
     arguments = parser.parse_args()
     if arguments.part is not None:
-        parts = {"agreement": agreement, "epoch": lambda: epoch(arguments.updates)}
-        print(*(parts[arguments.part]() if arguments.part in parts else timed(arguments.part)))
+        print(*parts[arguments.part]())
         return
     load, (same, loss, gradient) = os.getloadavg()[0], apart("agreement")
     results: dict[str, list[tuple[float, ...]]] = {"ours": [], "literal": []}
@@ -198,6 +243,11 @@ def main() -> None:
         tuple(statistics.median(column) for column in zip(*results[side], strict=True)) for side in ("ours", "literal")
     )
     minutes, epoch_memory = apart("epoch", "--updates", str(arguments.updates))
+    (soft_seconds, soft_memory), gru_rows = apart("soft"), {part: [] for part in parts if part.startswith("gru")}
+    for _ in range(arguments.turns):
+        for part in random.sample(list(gru_rows), len(gru_rows)):
+            gru_rows[part].append(apart(part)[0])
+    seconds = {part: statistics.median(row) for part, row in gru_rows.items()}
     date = datetime.date.today().isoformat()
     report = f"""# RRNN, {date}
 
@@ -218,6 +268,17 @@ are equal, the losses differ by {loss:.1e} and the gradients by {gradient:.1e}, 
 An epoch of Wiki-5k (5,000 sequences of 20 characters, batches of {BATCH}, batch normalisation, Adam):
 {minutes:.2f} minutes by {arguments.updates} of its {EPOCH} updates, {epoch_memory:.2f} GB at most.
 Targets: {MINUTES:.0f} minutes, {GIGABYTES:.0f} GB.
+
+CPU seconds of an update with loss (6), margins included, one thread. RRNN: soft choice, B = {BATCH}, scorer {HIDDEN}.
+RRNN-GRU: soft choice, as S1's authors ran it, B = {GRU_BATCH}, scorer 64.
+
+| an update | seconds | target | of the plain loop |
+| --- | --- | --- | --- |
+| RRNN, soft choice | {soft_seconds:.2f} ({soft_memory:.2f} GB) | {SOFT_SECONDS:.1f} | |
+| RRNN-GRU, distance node by node | {seconds["gru nodes fused"]:.3f} | {GRU_SECONDS:.2f} | \
+{seconds["gru nodes fused"] / seconds["gru nodes reference"]:.2f} |
+| RRNN-GRU, tree distance | {seconds["gru min fused"]:.3f} | {GRU_SECONDS:.2f} | \
+{seconds["gru min fused"] / seconds["gru min reference"]:.2f} |
 """
     path = Path(__file__).parent / f"{date}-rrnn.md"
     path.write_text(report)

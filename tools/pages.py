@@ -12,11 +12,15 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import json
+import math
 import re
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
@@ -365,6 +369,7 @@ REFERENCE = {
     "holdfast.train": "models and the training loop",
     "holdfast.runs": "one run: settings, training, resuming and loading",
     "holdfast.studies": "studies, claims and reports",
+    "holdfast.estimators": "models for your own sequences, and the choice between them",
     "holdfast.constraints": "constraints on weights",
     "holdfast.linalg.givens": "plane rotations",
     "holdfast.linalg.skew": "orthogonal matrices by exponential, Cayley and Householder maps",
@@ -394,6 +399,138 @@ def _first_line(thing: object) -> str:
     ours = str(getattr(thing, "__module__", "")).startswith("holdfast")
     text = inspect.getdoc(thing) if ours and callable(thing) else None
     return text.split("\n\n")[0].replace("``", "`") if text else "A constant."
+
+
+# -- forecasts ---------------------------------------------------------------------------------------------------------
+
+FORECASTS = ("last", "drift", "seasonal", "ridge", "reservoir", "auto")
+
+
+def forecasting_page() -> str:
+    """The page on forecasting with its table renewed."""
+    text = (ROOT / "docs/usage/forecasting.md").read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{_forecasts()}\n\n{END}{after}"
+
+
+def _forecasts() -> str:
+    file = json.loads((ROOT / "benchmarks/forecast.json").read_text(encoding="utf-8"))
+    rows = []
+    for development in (True, False):
+        part = {name: it for name, it in file["series"].items() if it["development"] == development}
+        rows += [_forecast_row(name, it) for name, it in part.items()]
+        ratios = {model: [_naive_ratio(it, model) for it in part.values()] for model in FORECASTS}
+        means = [
+            "" if None in them else f"{math.exp(statistics.mean(map(math.log, them))):.2f}" for them in ratios.values()
+        ]
+        inside = statistics.mean(share for it in part.values() for share in it["coverage"])
+        label = f"**{'development' if development else 'other'} series**, error / naive error (geometric mean)"
+        rows.append([label, "", *means, f"{inside:.0%}"])
+    head = ["series", "steps, horizon", "last value", "drift", "seasonal naive", "ridge on lags", "reservoir", "chosen"]
+    setting = file["setting"]
+    seeds = f"{len(setting['seeds'])} seeds of the reservoir; ± is the deviation between seeds"
+    note = f"Means over {setting['origins']} origins and {seeds}."
+    next_step = {name: f"{value:.2g}" for name, value in file["airline, next step"].items()}
+    note += (
+        f" One step ahead, over the last 15% of the airline series, the mean squared error is {next_step['forecaster']}"
+        f" of the variance of the training part; repeating the last value has {next_step['last']}."
+    )
+    return f"{_table([*head, '90% interval covers'], rows)}\n\n{note}"
+
+
+def _forecast_row(name: str, it: dict) -> list[str]:
+    cells = []
+    for model in FORECASTS:
+        seeds = [statistics.mean(one) for one in zip(*it["mase"].get(model, []), strict=True)]
+        spread = f" ± {statistics.stdev(seeds):.2f}" if model in ("reservoir", "auto") and len(seeds) > 1 else ""
+        cells.append(f"{statistics.mean(seeds):.2f}{spread}" if seeds else "")
+    return [name, f"{it['steps']}, {it['horizon']}", *cells, f"{statistics.mean(it['coverage']):.0%}"]
+
+
+def _naive_ratio(it: dict, model: str) -> float | None:
+    """Error over that of the seasonal naive forecast, or of the last value where there is no season."""
+    if model not in it["mase"]:
+        return None
+    ours, naive = (
+        statistics.mean(score for row in it["mase"][which] for score in row)
+        for which in (model, "seasonal" if "seasonal" in it["mase"] else "last")
+    )
+    return ours / naive
+
+
+# -- sequences ---------------------------------------------------------------------------------------------------------
+
+SCORES, STUDY = (ROOT / "results/sequences" / name for name in ("scores.json", "study.json"))
+COLUMNS = ("automatic", "reservoir", "nearest neighbour", "ridge on the raw series", "plain GRU", "MiniRocket")
+
+
+def sequences_page() -> str:
+    """docs/sequences.md: models for anybody's sequences on public sets, and the study behind the defaults."""
+    scores = json.loads(SCORES.read_text(encoding="utf-8"))
+    study = json.loads(STUDY.read_text(encoding="utf-8"))
+    development = list(next(iter(study["scores"].values())))
+    parts = [
+        GENERATED,
+        "# Sequences of other packages",
+        "This page scores the models of [own-data-models.md](usage/own-data-models.md) on public sets that the "
+        "packages aeon and sktime ship, with their official splits. Accuracies are on the test set; higher is better. "
+        "For numbers, the table shows the mean squared error per that of the training mean; lower is better. "
+        "MiniRocket is aeon's. Its score and the reservoir's are means of 3 seeds, the others are of one.",
+        f"Measured on {scores['environment']}.",
+        "## Development sets",
+        "Defaults were chosen on these sets.",
+        _scores({name: scores["sets"][name] for name in development}),
+        "## Other sets",
+        "These were scored once, after the defaults had been fixed. Six are official splits. ElectricDevices and mitdb "
+        "are windows of labelled recordings: see benchmarks/sequence_sets.py.",
+        _scores({name: row for name, row in scores["sets"].items() if name not in development}),
+        "## All sets",
+        _means(scores["sets"]),
+        "## What matters in a reservoir",
+        f"Cells of {study['units']} units, test scores on the development sets, means of "
+        f"{len(next(iter(next(iter(study['scores'].values())).values())))} seeds. Differences of a few "
+        "thousandths in the mean are within the spread over seeds. The first row is what the others change.",
+        _study(study["scores"], development, scores["sets"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _scores(rows: dict[str, dict[str, Any]]) -> str:
+    shown = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    head = ["set", "sequences", "steps", "channels", *shown]
+    lines = []
+    for name, row in rows.items():
+        best = (min if row["regression"] else max)(_mean(row[it]) for it in shown if it in row)
+        cells = [
+            "" if it not in row else f"**{_mean(row[it]):.3f}**" if _mean(row[it]) == best else f"{_mean(row[it]):.3f}"
+            for it in shown
+        ]
+        what = f"{name} (error)" if row["regression"] else name
+        lines.append([what, f"{row['train']} + {row['test']}", str(row["steps"]), str(row["channels"]), *cells])
+    return _table(head, lines)
+
+
+def _means(rows: dict[str, dict[str, Any]]) -> str:
+    """Mean accuracies over the sets with classes that all models were scored on."""
+    shown = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    scored = [row for row in rows.values() if not row["regression"] and all(it in row for it in shown)]
+    means = [f"{sum(_mean(row[it]) for row in scored) / len(scored):.3f}" for it in shown]
+    return f"Mean accuracy over {len(scored)} sets with classes:\n\n{_table(shown, [means])}"
+
+
+def _study(variants: dict[str, dict[str, list[float]]], sets: Sequence[str], scored: dict[str, Any]) -> str:
+    classes = [name for name in sets if not scored[name]["regression"]]
+    rows = []
+    for variant, found in variants.items():
+        values = [f"{_mean(found[name]):.3f}" if name in found else "" for name in sets]
+        mean = sum(_mean(found[name]) for name in classes) / len(classes) if all(n in found for n in classes) else None
+        rows.append([variant, *values, "" if mean is None else f"{mean:.3f}"])
+    return _table(["variant", *(name if name in classes else f"{name} (error)" for name in sets), "mean"], rows)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 # -- all ---------------------------------------------------------------------------------------------------------------
@@ -432,6 +569,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": results_page,
     "docs/speed.md": speed_page,
     "docs/reference.md": reference_page,
+    "docs/usage/forecasting.md": forecasting_page,
+    **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
     "README.md": readme,
     **reports(),
 }

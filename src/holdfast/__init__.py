@@ -7,7 +7,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOMES = ("layers", "cells", "engine", "constraints")
-_WITH_EXTRAS = {"load_run": "runs", "Forecaster": "estimators"}  # no other name may import what these need
+_WITH_EXTRAS = {  # no other name may import what these need
+    "load_run": "runs",
+    "Forecaster": "estimators",
+    "SequenceClassifier": "estimators",
+    "SequenceRegressor": "estimators",
+}
 
 if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
     from holdfast.cells import (
@@ -31,7 +36,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         orthogonal,
     )
     from holdfast.engine import fused_source, scan
-    from holdfast.estimators import Forecaster
+    from holdfast.estimators import Forecaster, SequenceClassifier, SequenceRegressor
     from holdfast.layers import (
         GRU,
         LSTM,
@@ -110,6 +115,8 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "load_run",
     # estimators
     "Forecaster",
+    "SequenceClassifier",
+    "SequenceRegressor",
 ]
 
 

@@ -14,12 +14,13 @@ from holdfast.cli._verb import explained
 
 OPTIONS = {
     "train": "--batch --cell --clip --config --data --debug --devices --epochs --figure --forecast --hidden "
-    "--horizon --json --known --layers --lr --optimiser --patience --quiet --run --schedule --season --seed --sequence "
-    "--set --target --time --updates task",
+    "--horizon --impute --json --known --layers --lr --optimiser --patience --quiet --run --schedule --season --seed "
+    "--sequence --set --target --test --time --updates task",
     "resume": "--debug --devices --json --quiet run",
     "evaluate": "--data --debug --json --split --which run",
     "predict": "--data --debug --out --which run",
-    "sweep": "--debug --json --quiet --root --run --sampler --scale --seed --storage --study-name --trials study",
+    "sweep": "--cell --data --debug --json --quiet --root --run --sampler --scale --seed --set --storage --study-name "
+    "--target --trials study",
     "study list": "--debug --json --root",
     "study run": "--debug --only --quiet --results --root --runs --scale study",
     "study report": "--debug --json --results --root --scale study",

@@ -112,3 +112,58 @@ def test_scores_of_another_file_come_with_its_own_baseline(command, own, waves, 
     data = waves(tmp_path / "more.csv", count=10)
     data.write_text(data.read_text().replace("fast", "slow"))
     assert "best constant answer: 1)" in command("evaluate", folder, "--data", data).out
+
+
+def test_errors_and_choices_are_in_the_words_of_the_command_line(command, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).normal(size=(30, 4, 64)), y=np.arange(30) % 2)
+    words = ["--hidden", 4, "--epochs", 1, "-q", "--set", "cell.options.backend=reference"]
+    ran = command("train", "--data", tmp_path / "a.npz", *words)
+    assert ran.code == 1
+    assert "--set task.order=time-first for 4 steps of 64 channels, --set task.order=channels-first" in ran.err
+    ran = command(
+        "train", "--data", tmp_path / "a.npz", "--set", "task.order=time-first", *words, "--run", tmp_path / "r"
+    )
+    assert ran.code == 0, ran.text
+    assert "--set task.kind=regression if it is an amount" in ran.err
+    (tmp_path / "b.csv").write_text("time,x,label\n" + "".join(f"{i},{i * i % 7},{i % 2}.5\n" for i in range(40)))
+    ran = command("train", "--data", tmp_path / "b.csv", *words)
+    assert "--set task.sequence=NAME, or take --set task.layout=rows" in ran.err
+
+
+def test_a_run_ends_with_its_interval_and_its_pictures(own):
+    folder, _, ran = own
+    assert "accuracy" in ran.out
+    assert "(n = 6, 95% interval " in ran.out
+    assert f"Pictures: {folder / 'curve.png'}, {folder / 'answers.png'}" in ran.err
+
+
+def test_a_test_file_needs_data(command, own, waves, tmp_path):
+    assert command("train", "addition", "--test", tmp_path / "x.csv").code == 2
+    words = ["--target", "label", "--set", "task.sequence=name", "--hidden", 4, "--epochs", 1, "-q"]
+    more = waves(tmp_path / "more.csv", count=12)
+    ran = command("train", "--data", own[1], "--test", more, *words, "--run", tmp_path / "r")
+    assert "34 train, 6 validation, 12 test (sequences), drawn by sequence with seed 0; test is more.csv." in ran.err
+    assert "n = 12, 95% interval" in command("evaluate", tmp_path / "r").out
+
+
+def test_settings_are_searched_for_a_file(command, waves, tmp_path):
+    pytest.importorskip("optuna")
+    data = waves(tmp_path / "mine.csv")
+    words = ["--target", "label", "--set", "task.sequence=name", "--set", "train.epochs=1", "--set", "train.batch=8"]
+    words += ["--set", "cell.options.backend=reference", "--cell", "gru", "--trials", 2, "-q", "--run", tmp_path / "s"]
+    ran = command("sweep", "--data", data, *words)
+    assert ran.code == 0, ran.text
+    assert "validation.accuracy, maximised; 2 trials" in ran.out
+    held = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert set(held["trials"][0]["values"]) == {"cell.hidden_size", "cell.layers", "train.lr"}
+    assert command("predict", tmp_path / "s" / "trial-0000", "--data", data, "--out", tmp_path / "p.csv").code == 0
+    assert command("sweep").code == 2
+
+
+def test_a_comparison_comes_with_the_number_of_answers(command, own, tmp_path):
+    words = ["--target", "label", "--set", "task.sequence=name", "--hidden", 4, "--epochs", 1, "-q"]
+    words += ["--set", "cell.options.backend=reference"]
+    ran = command("train", "--data", own[1], "--cell", "gru", "--cell", "lstm", *words, "--run", tmp_path / "r")
+    assert ran.code == 0, ran.text
+    assert ran.out.count("(n = 6, 95% interval ") == 2
+    assert (tmp_path / "r" / "lstm" / "answers.png").is_file()

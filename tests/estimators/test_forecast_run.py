@@ -91,6 +91,12 @@ def test_damage_is_noticed(monthly, tmp_path):
         (copy / name).write_bytes(change((copy / name).read_bytes()))
         with pytest.raises(CheckpointError, match=message):
             load_forecast(copy)
+    for change in ({"parameters": {"horizon": 10**12}}, {"members": [{"view": None, "penalty": 0, "lags": 10**12}]}):
+        meta = json.loads((folder / "forecast.json").read_text())
+        meta["forecaster"] |= change  # a size that would take all memory
+        (copy / "forecast.json").write_text(json.dumps(meta))
+        with pytest.raises(CheckpointError, match="not a forecast that Holdfast wrote"):
+            load_forecast(copy)
     (copy / "forecast.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"forecast.safetensors is missing"):
         load_forecast(copy)

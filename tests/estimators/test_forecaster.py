@@ -8,6 +8,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import GridSearchCV, TimeSeriesSplit
+from sklearn.utils import estimator_checks
 
 from holdfast import Forecaster
 from holdfast.errors import DataError, SettingError
@@ -62,7 +63,7 @@ def test_an_autoregression_is_forecast_as_its_conditional_mean():
 @pytest.mark.parametrize("reservoir", [False, True])
 def test_a_forecast_at_an_origin_does_not_depend_on_what_comes_after(base, reservoir):
     """For all changes of y after the origin; a change of the last step before it does matter."""
-    y, backs = seasonal(60, noise=1.0), [20, 12, 4]
+    y, backs = seasonal(60, noise=1.0), [30, 12, 4]  # from the middle of the series on
     view = View(False, base, 4)
 
     def forecasts(values):
@@ -71,6 +72,9 @@ def test_a_forecast_at_an_origin_does_not_depend_on_what_comes_after(base, reser
     before, later, sooner = forecasts(y), y.copy(), y.copy()
     later[60 - 12 :] += 100 * np.random.default_rng(1).normal(size=12)
     sooner[60 - 12 - 1] += 1.0
+    soonest = y.copy()
+    soonest[30:] *= 7
+    np.testing.assert_array_equal(forecasts(soonest)[:, 0], before[:, 0])
     np.testing.assert_array_equal(forecasts(later)[:, :2], before[:, :2])
     assert not np.array_equal(forecasts(later)[:, 2], before[:, 2])
     assert not np.array_equal(forecasts(sooner)[:, 1], before[:, 1])
@@ -204,7 +208,7 @@ def test_forms_of_series():
     assert [one.shape for one in several.predict()] == [(3,), (3,)]
     for before, after in zip(several.predict(), several.predict(series=[y, z]), strict=True):
         np.testing.assert_allclose(before, after)
-    assert several.predict(series=y[:50]).shape == (3,)
+    assert several.predict(series=y[:50]).shape == several.predict(series=y[:8]).shape == (3,)  # 8: fewer than lags
     assert several.predict(2)[0].shape == (2,)
 
 
@@ -217,6 +221,20 @@ def test_scikit_learns_habits():
     np.testing.assert_array_equal(clone(fitted).fit(y).predict(), fitted.predict())
     search = GridSearchCV(forecaster, {"model": ["last", "ridge"]}, cv=TimeSeriesSplit(2, test_size=3)).fit(y)
     assert search.best_params_ == {"model": "ridge"}
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_parameters_default_constructible,
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_set_params,
+    ],
+)
+def test_scikit_learns_checks_of_settings_pass(check):
+    """The checks of fit and predict do not apply: they pass rows of independent samples and an answer y for each."""
+    check("Forecaster", Forecaster())
 
 
 def test_seasons_are_found():
@@ -269,6 +287,7 @@ HOLE = np.where(np.isin(np.arange(60), [7, 9]), np.nan, Y)
         ({}, ["a", "b"], DataError, "must hold numbers"),
         ({}, np.zeros((2, 2, 2)), DataError, r"shape \(time,\) or \(time, channels\), got \(2, 2, 2\)"),
         ({}, [], DataError, "series is empty"),
+        ({}, 1e200 * Y, DataError, "rescale it to below 1e100"),
     ],
 )
 def test_bad_input_is_refused_in_words(options, series, error, message):

@@ -51,7 +51,8 @@ def test_the_constants_are_those_of_the_layer():
     assert conditions.activations == 1
     assert conditions.operators == 1  # + has slope 1, and no entry of ⊙'s other side is larger here
     assert conditions.losses == pytest.approx(float(trace.output.norm(dim=2).max()))
-    on_trees = torch.stack([torch.cat((step[0].leaves, step[0].vectors)) for step in trace.steps[0]])
+    ((grown,),) = trace.grown
+    on_trees = torch.cat((grown.leaves, grown.vectors))
     assert conditions.entries == pytest.approx(float(on_trees.abs().max()))
     products = gradient_conditions(small_layer(3.0, operators=["mul"]), xs)
     assert products.operators <= 2 * products.weights * products.entries  # √p C₁ C₅ of D.2, p = 4
@@ -59,7 +60,7 @@ def test_the_constants_are_those_of_the_layer():
 
 def test_with_the_identity_the_sets_of_theorem_5_cannot_meet_theorem_7():
     """‖I‖ = 1, id' = 1 and ∂(a + b)/∂a = 1: it is said, and no rate is given."""
-    for layer in (RRNN(4, 4, rounds=2, scorer=6), RRNNGRU(4, 4, scorer=6)):
+    for layer in (RRNN(4, 4, rounds=2, scorer=6), RRNNGRU(4, 4, scorer=6, backend="reference")):
         with torch.no_grad():
             for weight in layer.l0.tuples.parameters():
                 weight.mul_(1e-3)
@@ -100,3 +101,14 @@ def test_one_state_vector_and_one_layer_are_asked_for():
         gradient_conditions(broken, torch.randn(2, 2, 4))
     with pytest.raises(SettingError, match="published"):
         gradient_conditions(RRNN(4, 4, rounds=1), torch.randn(2, 2, 4), form="printed")
+
+
+def test_rrnn_gru_meets_theorem_7_at_a_start_of_small_norm():
+    """Appendix D.2's norm of 0.223: with an identity that is only a start the condition can hold, and there it does."""
+    xs = torch.randn(4, 3, 30)
+    options = {"setting": "published code", "scorer": 4, "backend": "reference"}
+    start, drawn = (gradient_conditions(RRNNGRU(30, 30, start_norm=norm, **options), xs) for norm in (0.223, None))
+    assert start.attainable
+    assert start.rate == pytest.approx(0.5 + 0.223 * start.operators)
+    assert start.rate < 1
+    assert drawn.rate is None

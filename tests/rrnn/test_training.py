@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.errors import Interrupted
+from holdfast.errors import Interrupted, SettingError
 from holdfast.tasks import Batch
 from holdfast.tasks._base import Arrays, Sequences, Spec
 from holdfast.train import ModelSettings, Training, build, fit
@@ -23,7 +23,7 @@ def task():
 
 def model(name, **options):
     torch.manual_seed(0)
-    sizes = {"rounds": 2, "batch_norm": True} if name == "rrnn" else {"alternate": 1}
+    sizes = {"rounds": 2, "batch_norm": True} if name == "rrnn" else {"alternate": 1, "backend": "reference"}
     return build(ModelSettings(name, 4, options={"scorer": 6, "loss": LOSS, **sizes, **options}), SPEC)
 
 
@@ -52,6 +52,43 @@ def test_one_answer_a_sequence_has_the_sum_over_steps():
     every = build(ModelSettings("rrnn", 4, options={"rounds": 2, "scorer": 6, "loss": LOSS}), SPEC)
     every(torch.randint(5, (6, 2)))
     torch.testing.assert_close(every.penalty(), every.rnn.penalty(every.readout.parameters()) / 6)
+
+
+@pytest.mark.parametrize("name", ["gru", "rrnn-gru"])
+def test_a_loss_per_sequence_is_the_sum_over_its_steps(name, tmp_path):
+    """Six steps, so six times the gradient of the loss per answer; of (6) too, whose parts are not divided by them."""
+    moved = []
+    for per in ("answer", "sequence"):
+        torch.manual_seed(0)
+        options = {} if name == "gru" else {"scorer": 6, "loss": LOSS, "backend": "reference"}
+        net = build(ModelSettings(name, 4, options=options), SPEC)
+        before = [weight.detach().clone() for weight in net.parameters()]
+        fit(net, task(), Training("sgd", lr=0.1, updates=1, batch=12, loss_per=per), tmp_path / per, progress=False)
+        moved.append([now - then for now, then in zip(net.parameters(), before, strict=True)])
+    for one, six in zip(*moved, strict=True):
+        torch.testing.assert_close(six, 6 * one)
+    with pytest.raises(SettingError, match="loss_per"):
+        Training(updates=1, loss_per="step")
+
+
+@pytest.mark.parametrize("every_step", [True, False])
+def test_a_direct_readout_sees_the_input_of_its_step(every_step):
+    """S1's q_t = g(x_t, h_t): with the weights of h at zero, answers are a function of the last token alone."""
+    spec = Spec(5, 5, "cross_entropy", "bits", tokens=True, every_step=every_step)
+    net = build(ModelSettings("gru", 4, embedding=3, direct=True), spec)
+    with torch.no_grad():
+        net.readout.weight[:, :4] = 0
+    tokens, lengths = torch.randint(5, (6, 3)), torch.tensor([6, 2, 4])
+    answers, _ = net(tokens, lengths)
+    plain = net.embedding(tokens) @ net.readout.weight[:, 4:].mT + net.readout.bias
+    if every_step:
+        plain, answers = plain[:2], answers[:2]  # which no sequence is shorter than
+    else:
+        plain = plain[lengths - 1, torch.arange(3)]
+        torch.testing.assert_close(
+            net(tokens)[0], net.embedding(tokens[-1]) @ net.readout.weight[:, 4:].mT + net.readout.bias
+        )
+    torch.testing.assert_close(answers, plain)
 
 
 def test_other_layers_have_no_penalty():

@@ -11,7 +11,10 @@ import torch
 import holdfast
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.runs import Request, choose, evaluate_run, predict_run, resume_run, train_run
-from holdfast.tasks import in_memory
+from holdfast.runs.pictures import draw_run
+from holdfast.tasks import Batch, in_memory
+from holdfast.train.log import read_log
+from holdfast.train.metrics import loss_sum
 
 STEPS = 6
 
@@ -176,3 +179,88 @@ def test_a_task_in_memory_is_that_of_a_file(tmp_path):
         assert made.preparation.classes == from_file.preparation.classes
         torch.testing.assert_close(made.data["train"].inputs, from_file.data["train"].inputs)
         assert torch.equal(made.data["test"].targets, from_file.data["test"].targets)
+
+
+def test_a_run_is_loaded_with_the_weights_that_it_chose(tmp_path):
+    """With few validation sequences the last weights, else or when asked the best."""
+    data = _csv(tmp_path / "mine.csv", _long(*_waves()))
+    chosen = choose(Request(data=data, target="label"))
+    assert (chosen.settings[0].training.weights, chosen.settings[0].training.schedule.kind) == ("last", "linear")
+    assert chosen.settings[0].training.patience is None
+    assert any("4 validation sequences are too few to choose the best by" in said for said in chosen.choices)
+    for options in ({"train.patience": 3}, {"train.weights": "best"}):
+        assert choose(Request(data=data, target="label", options=options)).settings[0].training.weights == "best"
+    many = _csv(tmp_path / "many.csv", _long(*_waves(400)))
+    assert choose(Request(data=many, target="label")).settings[0].training.patience is not None
+    folder = _train(tmp_path / "run", data, **{"train.weights": "last", "train.epochs": 12})
+    last, best = holdfast.load_run(folder, "last"), holdfast.load_run(folder, "best")
+    assert holdfast.load_run(folder).which == "last"
+    used = holdfast.load_run(folder).model.state_dict()
+    assert all(torch.equal(used[name], value) for name, value in last.model.state_dict().items())
+    assert not all(torch.equal(used[name], value) for name, value in best.model.state_dict().items())
+    assert evaluate_run(folder, "test").which == "last"
+
+
+def test_a_test_file_is_the_test_split(tmp_path):
+    data = _csv(tmp_path / "train.csv", _long(*_waves(20)))
+    test = _csv(tmp_path / "test.csv", _long(*_waves(14, seed=3)))
+    folder = _train(tmp_path / "run", data, **{"task.test_path": str(test)})
+    scored = evaluate_run(folder)
+    assert (scored.on, scored.count) == ("test", 14)
+    assert scored.scores == evaluate_run(folder, data=test).scores
+    low, high = scored.interval
+    assert low <= scored.scores["accuracy"] <= high < 1
+    task = holdfast.load_run(folder).task
+    assert [len(task.data[split]) for split in ("train", "validation", "test")] == [17, 3, 14]
+    _csv(test, _long(*_waves(14, seed=4)))
+    with pytest.raises(CheckpointError, match="has changed"):
+        evaluate_run(folder, "test")
+
+
+def test_pictures_show_what_the_run_answers(tmp_path):
+    """A confusion matrix, or points; the curve for every task. Written whole, and as large as a picture is."""
+    x, y = _waves()
+    np.savez(tmp_path / "a.npz", x=x, y=x.mean(axis=(1, 2)))
+    np.savez(tmp_path / "b.npz", x=np.cumsum(x, axis=1))
+    runs = [
+        _train(tmp_path / "classes", _csv(tmp_path / "mine.csv", _long(x, y))),
+        _train(tmp_path / "numbers", tmp_path / "a.npz", target="y"),
+        _train(tmp_path / "next", tmp_path / "b.npz", target=()),
+    ]
+    for folder in runs:
+        made = draw_run(folder)
+        assert [path.name for path in made] == ["curve.png", "answers.png"]
+        assert all(path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 8000 for path in made)
+
+
+def test_a_class_at_every_step_is_predicted_at_every_step(tmp_path):
+    x, _ = _waves()
+    columns = {**_long(x, None), "label": np.where(x[..., 0].ravel() > 0, "on", "off")}
+    short = {name: values[:-2] for name, values in columns.items()}
+    folder = _train(tmp_path / "run", _csv(tmp_path / "mine.csv", short), **{"train.epochs": 60, "train.lr": 0.02})
+    run = holdfast.load_run(folder)
+    tags = run.predict(tmp_path / "mine.csv")
+    assert tags.shape == (30 * STEPS - 2,)
+    assert (tags == short["label"]).mean() > 0.9
+    assert run.predict_proba(tmp_path / "mine.csv").shape == (178, 2)
+    made = predict_run(folder, tmp_path / "mine.csv", tmp_path / "p.csv")
+    assert (made.rows, made.columns[:3]) == (178, ("sequence", "step", "prediction"))
+    assert (tmp_path / "p.csv").read_text().splitlines()[-1].startswith("29,3,")
+    assert evaluate_run(folder, data=tmp_path / "mine.csv").count == 178
+    assert [path.name for path in draw_run(folder)] == ["curve.png", "answers.png"]
+
+
+def test_class_weights_multiply_the_training_loss_alone(tmp_path):
+    answers, targets = torch.randn(6, 2), torch.tensor([0, 0, 0, 0, 1, 1])
+    batch, weights = Batch(torch.zeros(3, 6, 1), targets), torch.tensor([0.5, 2.0])
+    terms = torch.nn.functional.cross_entropy(answers, targets, reduction="none")
+    torch.testing.assert_close(loss_sum("cross_entropy", answers, batch, weights), (terms * weights[targets]).sum())
+    x, _ = _waves(40)
+    data = _csv(tmp_path / "mine.csv", _long(x, np.array(["rare"] * 8 + ["usual"] * 32)))
+    logs = []
+    for kind in ("balanced", "none"):
+        folder = _train(tmp_path / kind, data, **{"task.weights": kind, "train.epochs": 1, "train.lr": 1e-12})
+        (entry,) = read_log(folder / "log.jsonl")
+        logs.append(entry)
+    assert logs[0]["validation"] == pytest.approx(logs[1]["validation"], rel=1e-6)
+    assert logs[0]["train_loss"] != pytest.approx(logs[1]["train_loss"], rel=1e-3)

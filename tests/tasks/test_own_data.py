@@ -398,20 +398,22 @@ NAN = np.r_[np.nan, np.zeros(99)]
         (changed(), {"features": ("a", "zz")}, "'zz' is not in it"),
         (changed(), {"features": ("a", "label"), "target": "label"}, "'label' cannot be a feature and something else"),
         (changed(), {"features": ("id",), "target": "label", "sequence": "id"}, "'id' cannot be a feature"),
-        (changed(note=["x"] * 100), {"features": ("a", "note")}, "'note' holds text, not numbers"),
+        (changed(note=["x"] * 100), {"features": ("a", "note")}, "'note' holds text, 1 different ones; an input may"),
         (changed(a=NAN), {}, "'a' has no value, NaN or infinity in row 1 .*1 of 100"),
         (changed(a=np.r_[np.zeros(99), np.inf]), {}, "in row 100"),
         (changed(a=["", *range(99)]), {}, "'a' has no value"),
         (changed(id=["", *long_columns()["id"][1:]]), {}, "'id' has no value"),
         (changed(label=["", *long_columns()["label"][1:]]), {}, "'label' has no value"),
         (changed(label=["up"] * 100), {}, "'label' is up everywhere; classification needs 2 classes"),
-        (changed(label=["up", "down"] * 50), {}, "'label' changes inside the sequence 's0'"),
+        (changed(label=["up", "down"] * 50), {"kind": "classification"}, "'label' changes inside the sequence 's0'"),
+        (changed(label=np.arange(100) * 0.5), {}, "'label' changes inside the sequence 's0'.* kind='tagging'"),
         (changed(label=long_columns()["id"]), {}, "20 classes in 20 sequences"),
         (changed(time=[1] * 100), {}, "'s0' has two steps with the same 'time'"),
         (changed(a=["x"] * 100, b=["y"] * 100), {}, "no column of numbers left for the inputs"),
         (changed(), {"target": "label", "kind": "regression"}, "holds text; regression needs numbers"),
         (without(changed(), "label"), {"kind": "classification"}, "name the target for classification"),
-        (without(changed(), "id"), {"target": "label"}, "one sequence in time"),
+        (without(changed(), "id"), {"target": "label", "kind": "classification"}, "one sequence in time"),
+        (without(changed(label=np.arange(100) * 0.5), "id"), {"target": "label"}, "one sequence in time"),
         (without(changed(), "id"), {"target": "label", "layout": "long"}, "name the column that says"),
         (without(changed(), "id", "label"), {"layout": "rows"}, "name the target"),
         (long_columns(2), {"target": "label"}, "2 sequences: not enough"),
@@ -813,3 +815,146 @@ def test_a_square_or_a_long_array_in_the_wrong_order_is_asked_for(write):
     """As many channels as steps, and time is clearly the last axis: not taken for the first."""
     with pytest.raises(DataError, match="Say which"):
         OwnData(write({"x": _signals(channels=30, steps=26), "y": np.arange(40) % 2}, ".npz")).load()
+
+
+# Classes that are unequal
+
+
+def _unequal(write, rare=10):
+    labels = ["rare"] * rare + ["usual"] * (100 - rare)
+    return write({"id": np.arange(100), "x": np.arange(100.0), "label": labels})
+
+
+def test_unequal_classes_get_weights_of_mean_one(write):
+    task = OwnData(_unequal(write), sequence="id").load()
+    targets, weights = task.data["train"].targets, torch.tensor(task.spec.class_weights)
+    torch.testing.assert_close(weights[targets].double().mean(), torch.tensor(1.0))
+    for index in range(2):  # both classes weigh alike in all
+        torch.testing.assert_close(weights[targets[targets == index]].double().sum(), torch.tensor(len(targets) / 2))
+    assert any("Class weights in the training loss: 0.56 to 5" in choice for choice in task.choices)
+
+
+def test_weights_can_be_left_out_or_asked_for(write):
+    assert OwnData(_unequal(write), sequence="id", weights="none").load().spec.class_weights == ()
+    assert OwnData(_unequal(write, 40), sequence="id").load().spec.class_weights == ()
+    assert OwnData(_unequal(write, 40), sequence="id", weights="balanced").load().spec.class_weights != ()
+    with pytest.raises(SettingError, match="weights auto, balanced and none; got 'some'"):
+        OwnData(_unequal(write), sequence="id", weights="some").load()
+
+
+def test_classes_that_are_numbers_in_text_are_in_numerical_order(write):
+    path = write({"id": np.arange(40), "x": np.arange(40.0), "label": [f"n{i % 4}" for i in range(40)]})
+    assert OwnData(path, sequence="id").load().spec.classes == ("n0", "n1", "n2", "n3")
+    y = np.array([str(i % 4 * 5) for i in range(40)])
+    assert OwnData(write({"x": RANDOM.random((40, 3)), "y": y}, ".npz")).load().spec.classes == ("0", "5", "10", "15")
+
+
+# Missing numbers
+
+
+HOLES = [np.nan, 2.0, np.nan, 4.0, 6.0, np.nan]  # two sequences of three steps
+
+
+@pytest.mark.parametrize(
+    ("impute", "filled"),
+    [("mean", [4, 2, 4, 4, 6, 4]), ("zero", [0, 2, 0, 4, 6, 0]), ("last", [4, 2, 2, 4, 6, 6])],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".npz"])
+def test_missing_numbers_are_filled_in_and_marked(write, suffix, impute, filled):
+    """The mean is that of the numbers there are, 4; the last one is of the same sequence, else the mean."""
+    columns = {"id": [0, 0, 0, 1, 1, 1], "x": ["" if np.isnan(v) else v for v in HOLES], "y": [1.5] * 3 + [2.5] * 3}
+    arrays = {"x": np.array(HOLES).reshape(2, 3), "y": np.array([1.5, 2.5])}
+    path = write(columns if suffix == ".csv" else arrays, suffix)
+    asked = {"target": "y", "validation": 0, "test": 0, "kind": "regression"}
+    with pytest.raises(DataError, match="impute='mean', 'last' or 'zero'"):
+        OwnData(path, **asked).load()
+    task = OwnData(path, impute=impute, **asked).load()
+    inputs = task.data["train"].inputs
+    std = np.nanstd(HOLES)
+    torch.testing.assert_close(inputs[..., 0].flatten(), (torch.tensor(filled, dtype=torch.float64) - 4) / std)
+    assert inputs[..., 1].flatten().tolist() == np.isnan(HOLES).astype(float).tolist()
+    assert task.spec.input_size == 2
+    assert any("Missing: 50.0% of the numbers, filled in with" in choice for choice in task.choices)
+    again = Preparation.from_json(task.preparation.to_json()).apply(path)
+    torch.testing.assert_close(again.inputs, inputs)
+
+
+def test_numbers_missing_only_later_are_filled_in_too(write):
+    columns = without(long_columns(), "amount")
+    task = OwnData(write(columns), target="label", impute="last", validation=0, test=0).load()
+    assert task.spec.input_size == 2
+    inputs = task.preparation.apply(write({**columns, "a": ["", *columns["a"][1:]]}, name="new")).inputs
+    assert inputs[0, 0, 0] == 0
+    torch.testing.assert_close(inputs[1:], task.data["train"].inputs[1:])
+
+
+def test_what_cannot_be_imputed_is_refused(write):
+    with pytest.raises(SettingError, match="knows impute mean, last, zero, or nothing; got 'median'"):
+        OwnData(write(changed()), impute="median").load()
+    with pytest.raises(DataError, match="'a' has no number in the training split"):
+        OwnData(write(changed(a=[""] * 100)), impute="mean").load()
+    with pytest.raises(DataError, match="'label' has no value"):
+        OwnData(write(changed(label=["", *long_columns()["label"][1:]])), impute="mean").load()
+    with pytest.raises(DataError, match="NaN or infinity in row 100"):
+        OwnData(write(changed(a=np.r_[np.zeros(99), np.inf])), impute="mean").load()
+
+
+# Texts among the inputs
+
+
+def test_a_column_of_text_is_zeros_and_ones(write):
+    columns = changed(valve=["open", "shut", "open", "half", "shut"] * 20)
+    task = OwnData(write(columns), target="label", validation=0, test=0).load()
+    assert task.preparation.columns.channels == ("a", "b", "valve=half", "valve=open", "valve=shut")
+    assert task.data["train"].inputs[0, :, 2:].tolist() == [[0, 1, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    assert task.choices[2] == "Inputs: 'a', 'b', 'valve' (3 texts), as zeros and ones."
+    preparation = Preparation.from_json(task.preparation.to_json())
+    assert preparation == task.preparation
+    with pytest.raises(DataError, match="unknown text 'ajar' in the column 'valve'; known: half, open, shut"):
+        preparation.apply(write({**columns, "valve": ["ajar"] * 100}, name="new"))
+    forecast = OwnData(write(without(columns, "label"))).load()
+    assert (forecast.spec.input_size, forecast.spec.output_size) == (5, 2)
+
+
+def test_a_text_that_names_sequences_is_no_input_unless_asked_for(write):
+    columns = changed(name=[f"pump {i}" for i in np.repeat(np.arange(20), 5)])
+    assert OwnData(write(columns), target="label").load().preparation.columns.text == ()
+    asked = OwnData(write(columns), target="label", features=("a", "name")).load()
+    assert asked.preparation.columns.text == ("name",)
+
+
+# A class at every step
+
+
+def _steps_tagged(sequences=20, steps=5, seed=0):
+    columns = without(long_columns(sequences, steps, seed), "amount")
+    return {**columns, "label": np.where(np.asarray(columns["b"]) > 0, "high", "low")}
+
+
+def test_a_label_that_changes_inside_sequences_is_one_at_every_step(write):
+    columns = _steps_tagged()
+    task = OwnData(write(columns), validation=0, test=0).load()
+    data = task.data["train"]
+    assert (task.preparation.kind, task.spec.every_step, data.targets.shape) == ("tagging", True, (20, 5))
+    assert [task.spec.classes[index] for index in data.targets.flatten()] == columns["label"].tolist()
+    assert "'label' at every step, 2 classes" in task.choices[3]
+    again = Preparation.from_json(task.preparation.to_json())
+    assert torch.equal(again.sequences(write(columns, name="new")).targets, data.targets)
+    counts = np.unique(columns["label"], return_counts=True)[1]
+    assert task.spec.baseline == pytest.approx(counts.max() / 100)
+
+
+def test_one_series_with_a_label_at_every_step_is_cut_by_time(write):
+    x = np.random.default_rng(0).normal(size=1000)
+    task = OwnData(write({"data": x, "label": (x > 0).astype(int)}), window=30, standardise=False).load()
+    assert task.preparation.kind == "tagging"
+    data = task.data["train"]
+    inside = data.targets != -100
+    assert torch.equal(data.targets[inside] == 1, data.inputs[inside][:, 0] > 0)
+    assert int(inside.sum()) == 700
+
+
+def test_padding_has_no_tag(write):
+    columns = {name: np.asarray(values)[:-2] for name, values in _steps_tagged().items()}
+    task = OwnData(write(columns), validation=0, test=0).load()
+    assert task.data["train"].targets[-1].tolist()[3:] == [-100, -100]

@@ -19,8 +19,12 @@ Root = Annotated[
     Path | None, typer.Option(help="Folder of the studies.", show_default="./studies, or those that come with Holdfast")
 ]
 Which = Annotated[
-    str,
-    typer.Option(help="Weights to use: best (at the best evaluation) or last.", autocompletion=among(("best", "last"))),
+    str | None,
+    typer.Option(
+        help="Weights to use: best (at the best evaluation) or last.",
+        autocompletion=among(("best", "last")),
+        show_default="what the run chose",
+    ),
 ]
 
 

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli._verb import is_main_process
 
-__all__ = ["number", "show", "show_json", "show_table"]
+__all__ = ["interval_text", "number", "show", "show_json", "show_table"]
 
 
 def show(text: str = "") -> None:
@@ -43,6 +43,16 @@ def show_table(
     if not console.is_terminal:
         console = Console(width=max(console.width, 160))  # a file or a pipe has no width
     console.print(table)
+
+
+def interval_text(count: int | None, interval: tuple[float, float] | None) -> str:
+    """How far an accuracy can be trusted.
+
+    Example:
+        >>> interval_text(9, (0.565, 0.98))
+        'n = 9, 95% interval 0.565 to 0.98'
+    """
+    return "" if not interval else f"n = {count:,}, 95% interval {number(interval[0], 3)} to {number(interval[1], 3)}"
 
 
 def number(value: float | None, digits: int = 5) -> str:

@@ -9,6 +9,7 @@ import errno
 import functools
 import inspect
 import os
+import re
 import signal
 import typing
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.errors import DivergedError, HoldfastError, Interrupted, LostProcessError
+from holdfast.errors import DataError, DivergedError, HoldfastError, Interrupted, LostProcessError, SettingError
 
-__all__ = ["ExitCode", "explained", "is_main_process", "say", "verb"]
+__all__ = ["ExitCode", "explained", "in_flags", "is_main_process", "say", "verb"]
 
 
 class ExitCode:
@@ -105,6 +106,8 @@ def explained(error: BaseException) -> tuple[int, str]:
             return ExitCode.SIGNALLED + error.signal, str(error)
         case DivergedError():
             return ExitCode.DIVERGED, str(error)
+        case DataError() | SettingError():
+            return ExitCode.ERROR, in_flags(str(error))
         case HoldfastError():
             return ExitCode.ERROR, str(error)
         case ImportError() if (extra := _EXTRAS.get((error.name or "").partition(".")[0])) is not None:
@@ -119,6 +122,30 @@ def explained(error: BaseException) -> tuple[int, str]:
                 f"unexpected {type(error).__name__}: {error}\n"
                 "This is a bug in Holdfast. Please report it with the output of the same command with --debug."
             )
+
+
+_FLAGS = {"target": "--target", "impute": "--impute", "test_path": "--test"}
+_OPTION = re.compile(
+    r"(?<![\w.-])(kind|layout|order|sequence|time|target|weights|impute|test_path)='([^']*)'"
+    r"|(?<![\w.-])(validation|test|window|seed|standardise)=(\w+)|(?<![\w.-])features=\('([^']*)',\)"
+)
+
+
+def in_flags(text: str) -> str:
+    """The options of your own data, as Python writes them, in the words of the command line.
+
+    Example:
+        >>> in_flags("Take layout='rows', or name the target: target='NAME'; set validation=0.")
+        'Take --set task.layout=rows, or name the target: --target NAME; set --set task.validation=0.'
+    """
+
+    def flag(match: re.Match[str]) -> str:
+        if match[5] is not None:
+            return f"--set 'task.features=[\"{match[5]}\"]'"
+        name, value = (match[1], match[2]) if match[1] else (match[3], match[4])
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else f"--set task.{name}={value}"
+
+    return _OPTION.sub(flag, text)
 
 
 _ADVICE = {

@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli._names import among
 from holdfast.cli._options import Json, Run, Which, chosen_from
-from holdfast.cli._show import number, show, show_json
+from holdfast.cli._show import interval_text, number, show, show_json
 
 __all__ = ["EXAMPLES", "evaluate"]
 
@@ -35,13 +35,13 @@ def evaluate(
             "moved to this place."
         ),
     ] = None,
-    which: Which = "best",
+    which: Which = None,
     as_json: Json = False,
 ) -> None:
     """Score a trained run on a split of its task, or on a new file."""
     from holdfast.runs.apply import evaluate_run
 
-    weights: Any = chosen_from(("best", "last"), which, "--which")
+    weights: Any = which and chosen_from(("best", "last"), which, "--which")
     scored = evaluate_run(run, split, data=data, which=weights)
     if as_json:
         show_json(dataclasses.asdict(scored))
@@ -51,4 +51,5 @@ def evaluate(
     for name, value in scored.scores.items():
         main = name == scored.metric and scored.baseline
         known = f"   (best constant answer: {number(scored.baseline)})" if main else ""
-        show(f"  {name:12} {number(value, 6)}{known}")
+        chance = f"   {interval_text(scored.count, scored.interval)}" if name == "accuracy" and scored.interval else ""
+        show(f"  {name:12} {number(value, 6)}{chance}{known}")

@@ -29,7 +29,7 @@ def predict(
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="File to write: .csv, .parquet or .npz.")] = Path("predictions.csv"),
-    which: Which = "best",
+    which: Which = None,
 ) -> None:
     """Write one row per sequence: the class and all class probabilities, or numbers in the units of the training file.
 
@@ -39,7 +39,7 @@ def predict(
     from holdfast.runs.apply import predict_run
     from holdfast.runs.load import FORECAST
 
-    weights: Any = chosen_from(("best", "last"), which, "--which")
+    weights: Any = which and chosen_from(("best", "last"), which, "--which")
     if (run / FORECAST).is_file():
         from holdfast.estimators.forecast_run import predict_forecast
 
@@ -48,4 +48,4 @@ def predict(
         raise typer.BadParameter("name the file with the sequences to predict.", param_hint="--data")
     else:
         predicted = predict_run(run, data, out, which=weights)
-    show(f"Wrote {predicted.sequences:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")
+    show(f"Wrote {predicted.rows:,} rows to {predicted.path}; columns: {', '.join(predicted.columns)}.")

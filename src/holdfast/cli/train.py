@@ -12,14 +12,15 @@ import typer
 
 from holdfast.cli._names import CELLS, OPTIMISERS, SCHEDULES, TASKS, among
 from holdfast.cli._options import Json, Quiet
-from holdfast.cli._show import number, show, show_json, show_table
-from holdfast.cli._verb import ExitCode, is_main_process, say
-from holdfast.errors import ConfigError
+from holdfast.cli._show import interval_text, number, show, show_json, show_table
+from holdfast.cli._verb import ExitCode, in_flags, is_main_process, say
+from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.estimators.forecast_run import ForecastRequest
     from holdfast.runs.compare import Comparison
     from holdfast.runs.request import Chosen
+    from holdfast.tasks import Task
     from holdfast.train.loop import Outcome
 
 __all__ = ["EXAMPLES", "show_outcome", "train"]
@@ -29,6 +30,7 @@ EXAMPLES = (
     "holdfast train addition --cell sgornn --cell lstm --run runs/both  # compare two cells: a table and a plot",
     "holdfast train --data mine.csv --target label  # chooses the other settings and prints them",
     "holdfast train --data airline.csv --forecast passengers --horizon 12  # with intervals and a plot",
+    "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
     "holdfast train --config run.toml --seed 1",
     "holdfast train addition --devices 2 --run runs/two-processes",
 )
@@ -63,6 +65,13 @@ def train(
     time: Annotated[str | None, _what(help="Column that orders the steps.", show_default="found by name")] = None,
     sequence: Annotated[
         str | None, _what(help="Column that says to which sequence a row belongs.", show_default="found by name")
+    ] = None,
+    test: Annotated[
+        Path | None, _what(help="File for the test split.", show_default="a part of --data is kept apart")
+    ] = None,
+    impute: Annotated[
+        str | None,
+        _what(help="Fill in missing numbers: mean, last or zero.", autocompletion=among(("mean", "last", "zero"))),
     ] = None,
     cell: Annotated[
         list[str] | None,
@@ -113,7 +122,12 @@ def train(
 
     if updates is not None and epochs is not None:
         raise typer.BadParameter("give --updates or --epochs, not both.", param_hint="--epochs")
+    for name, value in (("--test", test), ("--impute", impute)):
+        if value is not None and data is None and config is None:
+            raise typer.BadParameter("it is for your own data; add --data FILE.", param_hint=name)
     trained: dict[str, Any] = {
+        "task.test_path": test and str(test.resolve()),
+        "task.impute": impute,
         "cell.hidden_size": hidden,
         "cell.layers": layers,
         "train.updates": updates,
@@ -148,7 +162,7 @@ def train(
     options |= {f"task.{key}": value for key, value in (("time", time), ("sequence", sequence)) if value is not None}
     chosen = choose(Request(task, data, tuple(target or ()), tuple(cell or ()), options, tuple(set_ or ()), config))
     for sentence in chosen.choices:
-        say(sentence)
+        say(in_flags(sentence))
     if len(chosen.settings) == 1:
         _one(chosen, run, devices, quiet, as_json)
     elif devices > 1:
@@ -161,7 +175,7 @@ def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) 
     """Options that a forecast has no use for."""
     if data is None:
         raise typer.BadParameter("it names a column of a file; add --data FILE.", param_hint="--forecast")
-    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule"}
+    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule", "task.test_path": "--test"}
     used = [name for name, value in others.items() if value]
     used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
     if used:
@@ -194,18 +208,30 @@ def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: b
     name = settings.network.name
     folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
     say(f"Run folder: {folder}")
-    show_outcome(
-        folder, train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name), as_json
-    )
+    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name)
+    show_outcome(folder, outcome, as_json, task)
+    _draw(folder, task)
 
 
-def show_outcome(folder: Path, outcome: Outcome, as_json: bool) -> None:
-    """How a run ended, and the next command."""
+def _draw(folder: Path, task: Task) -> None:
+    """The pictures of a run, where they can be drawn; a training is not lost for want of one."""
+    from holdfast.runs.pictures import draw_run
+
+    if is_main_process():
+        try:
+            say(f"Pictures: {', '.join(str(path) for path in draw_run(folder, task))}")
+        except (HoldfastError, OSError) as error:
+            say(f"No pictures: {error}")
+
+
+def show_outcome(folder: Path, outcome: Outcome, as_json: bool, task: Task | None = None) -> None:
+    """How a run ended, and the next command. With its task, accuracies come with their intervals."""
     if as_json:
         show_json({"folder": str(folder), **dataclasses.asdict(outcome)})
         return
     scores = "; ".join(
         f"{split} {', '.join(f'{name} {number(value)}' for name, value in parts.items())}"
+        f"{_interval(task, split, parts.get('accuracy'))}"
         for split, parts in outcome.last.items()
     )
     reason = f" {outcome.reason}" if outcome.reason else ""
@@ -220,6 +246,18 @@ def show_outcome(folder: Path, outcome: Outcome, as_json: bool) -> None:
     )
 
 
+def _interval(task: Task | None, split: str, accuracy: float | None) -> str:
+    from holdfast.runs.intervals import answers_in
+
+    return "" if task is None else _interval_of(accuracy, answers_in(task, split))
+
+
+def _interval_of(accuracy: float | None, count: int | None) -> str:
+    from holdfast.runs.intervals import wilson
+
+    return f" ({interval_text(count, wilson(accuracy, count))})" if count and accuracy is not None else ""
+
+
 def _several(chosen: Chosen, run: Path | None, figure: Path | None, quiet: bool, as_json: bool) -> None:
     from holdfast.runs.compare import compare
 
@@ -231,6 +269,9 @@ def _several(chosen: Chosen, run: Path | None, figure: Path | None, quiet: bool,
         show_json(dataclasses.asdict(comparison))
     else:
         show_comparison(comparison)
+    for row, task in zip(comparison.rows, chosen.tasks, strict=True):
+        if row.status != "diverged":
+            _draw(Path(row.folder), task)
     if all(row.status == "diverged" for row in comparison.rows):
         raise typer.Exit(ExitCode.DIVERGED)
 
@@ -246,7 +287,7 @@ def show_comparison(comparison: Comparison) -> None:
             f"{row.lr:g}",
             f"{row.updates:,}",
             f"{row.updates / row.seconds:.1f}" if row.seconds else "-",
-            number(row.score),
+            number(row.score) + _interval_of(row.score, comparison.count),
             row.status,
         ]
         for row in comparison.rows

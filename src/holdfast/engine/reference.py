@@ -29,7 +29,7 @@ def scan_reference(
     A sample of length n is driven by its first n inputs: at later steps its state stands still and its output is zero.
     ``weights``: what ``cell.weights()`` returned, if it was called already.
     """
-    given = tuple(cell.weights()) if weights is None else weights  # a constrained weight is built once, not once a step
+    given = tuple(cell.weights()) if weights is None else weights  # built once, not at every step
 
     def step(drive: Tensor, state: State) -> State:
         new = cell.step(drive, state, given)

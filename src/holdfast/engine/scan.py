@@ -47,7 +47,7 @@ def scan(
         cell: any ``Cell``.
         xs: (time, batch, input).
         state: where to start, a tensor (batch, size) for each entry of the cell's state; default zeros.
-        lengths: (batch,) whole numbers: a sample's steps from there on do not count; its state stands still and its
+        lengths: (batch,) whole numbers: a sample's steps from there on do not count; its state stays and its
             output is zero. Default: all steps count.
         reverse: from the last step to the first; outputs stay at their steps.
         need_output: if false, the outputs are not kept: ``None`` comes in their place, and without gradients memory
@@ -80,7 +80,7 @@ def scan(
         lengths = _checked_lengths(lengths, xs, who)
     has_autocast = xs.device.type != "meta"
     with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
-        weights = tuple(cell.weights())  # a constrained weight is built once, not once a step
+        weights = tuple(cell.weights())  # a constrained weight is built once, not at every step
         if backend == "fused" or (backend == "auto" and not _is_exporting()):
             done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
             if done is not None:
@@ -102,8 +102,8 @@ def in_weights_type(cell: Cell, given: Any) -> Any:
 def fused_source(cell: Cell) -> str:
     """What the fused backend makes of a cell's step, as code to read.
 
-    One name a value in memory; ``w0``, ``w1``, ... are the weights; ``f`` runs over features, and every line is done
-    for a block of samples at once. Values without a name live in registers.
+    Every value in memory has a name; ``w0``, ``w1``, ... are the weights; ``f`` runs over features, and every line is
+    done for a block of samples at once. Values without a name live in registers.
 
     Example:
         >>> from holdfast import RNNCell

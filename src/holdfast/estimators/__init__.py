@@ -1,5 +1,31 @@
-"""Estimators with scikit-learn's habits: ``fit``, ``predict``, ``score``, ``get_params``, clone and pickle."""
+"""Good models from anybody's sequences, with scikit-learn's habits, and forecasts of series."""
 
+from holdfast.errors import MissingExtraError
+
+try:
+    import sklearn  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        'holdfast.estimators needs scikit-learn; install it with: pip install "holdfast[estimators]"'
+    ) from error
+
+from holdfast.estimators.baselines import baselines
+from holdfast.estimators.choice import Choice, Score, automatic
 from holdfast.estimators.forecaster import Forecaster
+from holdfast.estimators.readout import ReservoirModel, fit_reservoir
+from holdfast.estimators.sequence import SequenceClassifier, SequenceRegressor
+from holdfast.estimators.trained import PooledModel, fit_trained
 
-__all__ = ["Forecaster"]
+__all__ = [
+    "Choice",
+    "Forecaster",
+    "PooledModel",
+    "ReservoirModel",
+    "Score",
+    "SequenceClassifier",
+    "SequenceRegressor",
+    "automatic",
+    "baselines",
+    "fit_reservoir",
+    "fit_trained",
+]

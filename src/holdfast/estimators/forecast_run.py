@@ -31,6 +31,7 @@ from holdfast.runs.curves import pyplot
 from holdfast.runs.environment import environment
 from holdfast.runs.load import FORECAST
 from holdfast.runs.schema import read_file, table_of
+from holdfast.tasks.formats import data_digest
 
 __all__ = ["ForecastRequest", "ForecastRun", "is_forecast", "load_forecast", "predict_forecast", "train_forecast"]
 
@@ -89,10 +90,11 @@ def train_forecast(request: ForecastRequest, folder: str | Path) -> ForecastRun:
     forecaster.history_ = [  # with what is known of the future
         dataclasses.replace(one, known=known) for one, known in zip(forecaster.history_, table.known, strict=True)
     ]
-    noted = dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, UserWarning))
+    warned = (str(one.message) for one in caught if issubclass(one.category, UserWarning))
+    noted = dict.fromkeys(_in_words(message, table.names) for message in warned)
     choices = [*choices, *more, *noted, *forecaster.summary().splitlines()]
     run = ForecastRun(forecaster, roles, table.names, tuple(table.times), tuple(choices))
-    _save(run, folder, sha256_of(request.data))
+    _save(run, folder, data_digest(request.data))
     future = _future(run, table.known)
     if not roles.known or future is not None:
         draw(run, folder / PICTURE, _answers(run, None, run.times, future))
@@ -145,12 +147,18 @@ def load_forecast(folder: str | Path) -> ForecastRun:
         raise ConfigError(f"{folder} holds no forecast: it has no {FORECAST}.")
     table = read_file(folder / FORECAST, "Put the file back, or train again.")
     path = folder / TENSORS
-    if not path.is_file() or (found := sha256_of(path)) != table.get("sha256"):
-        kind = "missing" if not path.is_file() else f"damaged or of another run: its SHA-256 digest is {found[:12]}…"
-        raise CheckpointError(f"{path} is {kind}. Put the file back, or train again.")
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing. Put the file back, or train again.")
+    if (found := sha256_of(path)) != table.get("sha256"):
+        raise CheckpointError(
+            f"{path} is damaged or of another run: expected the SHA-256 digest {str(table.get('sha256'))[:12]}…, got "
+            f"{found[:12]}…. Put the file back, or train again."
+        )
     try:
         arrays = _safetensors().load_file(path)
-        roles = Roles(**{name: tuple(it) if isinstance(it, list) else it for name, it in table["roles"].items()})
+        held = table["roles"]
+        columns = (tuple(held[name]) for name in ("forecast", "known", "past"))
+        roles = Roles(*columns, time=held["time"], sequence=held["sequence"])
         times = tuple(_times_from(one, arrays.pop(f"times.{index}", None)) for index, one in enumerate(table["times"]))
         forecaster = from_parts(table["forecaster"], arrays)
         return ForecastRun(forecaster, roles, tuple(table["names"]), times, tuple(table["choices"]))

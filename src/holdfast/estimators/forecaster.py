@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import warnings
 from typing import Any
 
@@ -223,53 +222,43 @@ class Forecaster(BaseEstimator):
     # choosing and fitting
 
     def _choose(self, histories: list[History]) -> None:
+        """Ask all forecasts at past origins, take the best, calibrate it and fit it on everything."""
         horizon, values = int(self.horizon), [one.values for one in histories]
         backs = origins(min(map(len, values)), horizon, self.season_, len(values))
-        members, forecasts = self._all_forecasts(histories, backs)
+        members, groups, forecasts = self._all_forecasts(histories, backs)
+        if self.model != "auto" and self.model not in groups:
+            raise SettingError(
+                f"Forecaster(model={self.model!r}) needs a season, and none was found; give season=12 or so."
+            )
         actual = np.stack([[y[len(y) - back :][:horizon] for y in values] for back in backs])
         scales = np.stack([_naive_scale(y, self.season_, False) for y in values])[:, None]
         errors = np.abs(forecasts - actual) / scales  # (members, origins, series, horizon, channels)
-        groups: dict[str, list[list[int]]] = {}  # of each model, by view
-        for _, same in itertools.groupby(
-            range(len(members)), key=lambda index: (members[index].model, members[index].view)
-        ):
-            groups.setdefault(members[(first := list(same))[0]].model, []).append(first)
-        if self.model != "auto" and self.model not in groups:
-            raise SettingError(
-                "Forecaster(model='seasonal') needs a season; none was found. Give season=12 or the like."
-            )
 
         everything = np.ones((len(backs), horizon), dtype=bool)
         self.honest_ = len(backs) > 3
         tested = list(range(max(2, len(backs) // 4), len(backs))) if self.honest_ else list(range(len(backs)))
         knowns = [known_at(backs, j, horizon) if self.honest_ else everything for j in range(len(backs))]
         # what each model would have said: no error is known at the first origin, so nothing is chosen there
-        nothing = np.full(actual[0].shape, np.nan)
-        said = {
-            model: np.stack([
-                forecasts[best_of(errors, parts, known), j].mean(axis=0) if known.any() else nothing
-                for j, known in enumerate(knowns)
-            ])
-            for model, parts in groups.items()
-        }  # fmt: skip
+        said = {model: np.full(actual.shape, np.nan) for model in groups}
+        for model, parts in groups.items():
+            for j, known in enumerate(knowns):
+                if known.any():
+                    said[model][j] = forecasts[best_of(errors, parts, known), j].mean(axis=0)
         missed = {model: np.abs(one - actual) / scales for model, one in said.items()}
         self.scores_ = {model: float(one[tested].mean()) for model, one in missed.items()}
         self.model_ = min(self.scores_, key=self.scores_.__getitem__) if self.model == "auto" else self.model
         simple = min((model for model in SIMPLE if model in groups), key=self.scores_.__getitem__)
         self.origins_ = len(tested)
         self.wins_ = sum(bool(missed[self.model_][j].mean() < missed[simple][j].mean()) for j in tested)
-        best = {
-            model: [members[index] for index in best_of(errors, parts, everything)] for model, parts in groups.items()
-        }
-        self.members_ = best[self.model_]
 
-        names, stacked = list(said), np.stack(list(missed.values()))
-        followed = []
+        names, stacked, followed = list(said), np.stack(list(missed.values())), []
         for j in tested:  # the model that would have been chosen
             known = knowns[j].copy()
-            known[0] = known[0] & (not self.honest_)
-            auto = names[best_of(stacked, [list(range(len(names)))], known)[0]] if self.model == "auto" else self.model_
-            followed.append(said[auto][j])
+            known[0] &= not self.honest_
+            best = best_of(stacked, [list(range(len(names)))], known)[0]
+            followed.append(said[names[best] if self.model == "auto" else self.model_][j])
+        final = {model: [members[it] for it in best_of(errors, parts, everything)] for model, parts in groups.items()}
+        self.members_ = final[self.model_]
         self._calibrate(values, actual[tested], np.stack(followed))
         self._direct = {
             model: [
@@ -277,25 +266,25 @@ class Forecaster(BaseEstimator):
                 for one in chosen
                 if one.view is not None
             ]
-            for model, chosen in best.items()
+            for model, chosen in final.items()
         }
 
-    def _all_forecasts(self, histories: list[History], backs: list[int]) -> tuple[list[Member], np.ndarray]:
-        """What every member would have said at every origin."""
+    def _all_forecasts(
+        self, histories: list[History], backs: list[int]
+    ) -> tuple[list[Member], dict[str, list[list[int]]], np.ndarray]:
+        """All members, their numbers by model and view, and what they would have said at every origin."""
         horizon, values = int(self.horizon), [one.values for one in histories]
-        simple: dict[str, list[Any]] = {}
-        for back in backs:
-            answers = [simple_forecasts(y[: len(y) - back], horizon, self.season_) for y in values]
-            for name in answers[0]:
-                simple.setdefault(name, []).append([one[name] for one in answers])
-        names = {shown: name for name, shown in MODELS.items()}
-        members, forecasts = [Member(names[shown]) for shown in simple], [np.array(list(simple.values()))]
+        before = [[simple_forecasts(y[: len(y) - back], horizon, self.season_) for y in values] for back in backs]
+        members = [Member(model) for model, shown in MODELS.items() if shown in before[0][0]]
+        groups = {one.model: [[index]] for index, one in enumerate(members)}
+        forecasts = [np.array([[[it[MODELS[one.model]] for it in row] for row in before] for one in members])]
         for view in views_of(values, self.season_):
             for model in ("ridge", "reservoir"):
                 design = self._design(histories, view, model == "reservoir")
                 forecasts.append(rolling_forecasts(histories, design, horizon, backs, LAMBDAS))
+                groups.setdefault(model, []).append(list(range(len(members), len(members) + len(LAMBDAS))))
                 members += [Member(model, view, float(penalty)) for penalty in LAMBDAS]
-        return members, np.concatenate(forecasts)
+        return members, groups, np.concatenate(forecasts)
 
     def _design(self, histories: list[History], view: View, reservoir: bool) -> Design:
         channels, shortest = histories[0].values.shape[1], min(one.steps for one in histories)

@@ -4,10 +4,10 @@
     h_t = α φ(W u_t + U h_{t-1} + b) + β h_{t-1}                     (2) SGORNN, S3 (1), with α = 1/H, β = 1 - 2/H
     f = (1/T Σ h_t,  h_T,  max_t h_t,  1/T Σ 1[h_t > q_k])           (3) features of every unit
 
-W is Gaussian, b uniform in ±1, U a product of plane rotations by uniform angles, the horizon H is 3, 6, 12, ... up to
-the length. q_k are quantiles of a unit's states on the training set. By (2) α + β ≤ 1 - α, so every cell is
-contractive, whatever was drawn. The sums of (3) are part of a cell's state: they are taken inside the loop over time,
-and no state but the last is kept.
+W is Gaussian, b uniform in ±1, U a product of plane rotations by uniform angles, and the horizon H is 3, 6, 12 or 24.
+q_k are quantiles of a unit's states on the training set. By (2) α + β ≤ 1 - α, so every cell is contractive, whatever
+was drawn. The sums of (3) are part of a cell's state: they are taken inside the loop over time, and no state but the
+last is kept.
 
 The idea is known as reservoir computing (Jaeger, 2001; Maass et al., 2002); shares above a threshold are the pooling of
 ROCKET (Dempster et al., 2020).
@@ -35,12 +35,13 @@ from holdfast.types import State, Weights
 
 __all__ = ["PooledCell", "Reservoir"]
 
+HORIZONS = (3, 6, 12, 24)
 MAX_ROWS = 4096  # states of a unit that its quantiles are taken from: a standard error of 0.8 points of rank
 BLOCK = 2**22  # numbers of the input of one scan
 
 # Note [One compiled loop]
-# A scan compiles a loop for each cell object, in half a second, and permutations are part of it. So all cells of a
-# reservoir share their permutations, and those of one nonlinearity borrow the loop of one worker, into which their
+# A scan compiles a loop for each cell object, in half a second, and permutations are part of it. So all reservoirs of
+# one size share their permutations, and cells of one nonlinearity borrow the loop of one worker, into which their
 # weights are copied. The lock keeps another thread from copying its own while the loop runs.
 MAX_WORKERS = 16
 _WORKERS: dict[Any, PooledCell] = {}
@@ -105,9 +106,10 @@ class Reservoir(CheckedLoad):
 
     Args:
         input_size: channels of the series.
-        steps: their (largest) length, up to which horizons are doubled.
+        steps: their (largest) length.
         units: hidden units of each cell, even.
-        horizons: H of (2), each above 2; default 3, 6, 12, ..., at most ``steps``.
+        horizons: H of (2), each above 2; default 3, 6, 12 and 24, as far as ``steps`` allows. More than these rarely
+            help, since the summary (3) spans the whole sequence: docs/sequences.md.
         nonlinearities, scales: φ, and the standard deviation of W u for standardised u. There is one cell for each
             combination of horizon, nonlinearity and scale.
         quantiles: ranks of the q_k, each between 0 and 1.
@@ -121,7 +123,7 @@ class Reservoir(CheckedLoad):
         >>> x = torch.randn(20, 50, 3)
         >>> reservoir = Reservoir(3, steps=50, units=16, seed=1).fit(x)
         >>> reservoir(x).shape, reservoir.features
-        (torch.Size([20, 2560]), 2560)
+        (torch.Size([20, 3072]), 3072)
 
     References:
         SGORNN: Combining scalar gates and orthogonal constraints in recurrent networks.
@@ -139,7 +141,7 @@ class Reservoir(CheckedLoad):
         horizons: Sequence[int] | None = None,
         nonlinearities: Sequence[str] = ("tanh", "relu"),
         scales: Sequence[float] = (0.5, 2.0),
-        quantiles: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9),
+        quantiles: Sequence[float] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
         bidirectional: bool = False,
         seed: int = 0,
     ):
@@ -147,8 +149,8 @@ class Reservoir(CheckedLoad):
         self.input_size = positive_size("Reservoir", "input_size", input_size)
         self.steps = positive_size("Reservoir", "steps", steps)
         self.units = positive_size("Reservoir", "units", units)
-        doublings = range(max(1, int(math.log2(max(steps, 3) / 3)) + 1))
-        self.horizons = tuple(3 * 2**k for k in doublings) if horizons is None else tuple(horizons)
+        short = tuple(one for one in HORIZONS if one <= max(steps, HORIZONS[0]))
+        self.horizons = short if horizons is None else tuple(horizons)
         self.nonlinearities, self.scales, self.quantiles = tuple(nonlinearities), tuple(scales), tuple(quantiles)
         if not all(0 < rank < 1 for rank in self.quantiles):
             raise SettingError(f"Reservoir expects quantiles between 0 and 1, got {self.quantiles}.")
@@ -157,7 +159,7 @@ class Reservoir(CheckedLoad):
         kinds = [(H, phi, scale) for H in self.horizons for phi in self.nonlinearities for scale in self.scales]
         if not kinds:
             raise SettingError("Reservoir expects at least one horizon, one nonlinearity and one scale.")
-        turns = random_permutations(default_sublayers(units), units, generator)  # Note [One compiled loop]
+        turns = random_permutations(default_sublayers(units), units, torch.Generator().manual_seed(0))
         self.cells = nn.ModuleList(self._cell(*kind, turns, generator) for kind in kinds)
         self.register_buffer("mean", torch.zeros(input_size))
         self.register_buffer("scale", torch.ones(2 * input_size))

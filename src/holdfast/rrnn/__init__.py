@@ -10,6 +10,7 @@ from holdfast.rrnn.gru import RRNNGRU, RRNNGRUCell
 from holdfast.rrnn.layer import RRNN, Trace
 from holdfast.rrnn.loss import LossParts, TreeLoss, ridge, score_margin, target_distance
 from holdfast.rrnn.normalise import BirthNorm
+from holdfast.rrnn.phases import PhasedAdam
 from holdfast.rrnn.record import Grown, Record, count_trees, tuple_changes
 from holdfast.rrnn.scorer import RankingScorer, TwoLayerScorer
 from holdfast.rrnn.search import search
@@ -48,6 +49,7 @@ __all__ = [  # noqa: RUF022 - by file, in reading order
     "Trace",
     "RRNNGRU",
     "RRNNGRUCell",
+    "PhasedAdam",
     "Grown",
     "Record",
     "count_trees",

@@ -28,7 +28,7 @@ from holdfast.rrnn.record import Grown
 from holdfast.rrnn.scorer import TwoLayerScorer
 from holdfast.rrnn.search import search
 from holdfast.rrnn.sets import Sets, auxiliary_vector
-from holdfast.rrnn.soft import soft_search
+from holdfast.rrnn.soft import Rules, soft_search
 from holdfast.rrnn.tree import Matrices
 from holdfast.types import Hidden, State, Weights
 
@@ -41,19 +41,29 @@ class Tuples(nn.Module):
     Args:
         size: p.
         count: how many, the identity among them.
-        identity: whether the last is (I, I, 0).
-        start_norm: the spectral norm of every L and R at the start; None keeps them as drawn.
+        identity: whether the last is (I, I, 0). "start": it is so at the start and is then trained as the others, and
+            all b start at 0, as in the published code of S1.
+        start_norm: the spectral norm of every L and R at the start, of an identity that is trained too; None keeps them
+            as drawn.
 
     Example:
         >>> Tuples(5, 4)().left.shape, sum(weight.numel() for weight in Tuples(5, 4).parameters())
         (torch.Size([4, 5, 5]), 165)
     """
 
-    def __init__(self, size: int, count: int, *, identity: bool = True, start_norm: float | None = None):
+    def __init__(
+        self,
+        size: int,
+        count: int,
+        *,
+        identity: bool | Literal["start"] = True,
+        start_norm: float | None = None,
+    ):
         super().__init__()
+        one_of("Tuples", "identity", identity, (True, False, "start"))
         if start_norm is not None and not start_norm > 0:
             raise SettingError(f"Tuples expects start_norm above 0, got {start_norm!r}.")
-        self.identity, self.start_norm, free = identity, start_norm, count - int(identity)
+        self.identity, self.start_norm, free = identity, start_norm, count - int(identity is True)
         self.left = nn.Parameter(torch.empty(free, size, size))
         self.right = nn.Parameter(torch.empty(free, size, size))
         self.bias = nn.Parameter(torch.empty(free, size))
@@ -63,6 +73,10 @@ class Tuples(nn.Module):
         bound = 1 / math.sqrt(self.bias.shape[1])
         for weight in self.parameters():
             nn.init.uniform_(weight, -bound, bound)
+        if self.identity == "start":
+            nn.init.zeros_(self.bias)
+            nn.init.eye_(self.left.data[-1])
+            nn.init.eye_(self.right.data[-1])
         if self.start_norm is not None:
             with torch.no_grad():
                 for weight in (self.left, self.right):
@@ -70,21 +84,22 @@ class Tuples(nn.Module):
 
     def forward(self) -> Matrices:
         own = Matrices(self.left, self.right, self.bias)
-        if not self.identity:
+        if self.identity is not True:
             return own
         last = Matrices.identity(self.bias.shape[1], self.bias)
         pairs = ((own.left, last.left), (own.right, last.right), (own.bias, last.bias))
         return Matrices(*(torch.cat(pair) for pair in pairs))
 
     def extra_repr(self) -> str:
-        return f"{self.bias.shape[1]}, {len(self.bias) + int(self.identity)}, identity={self.identity}"
+        return f"{self.bias.shape[1]}, {len(self.bias) + int(self.identity is True)}, identity={self.identity!r}"
 
 
 class TreeCell(Cell):
-    """What RRNN and RRNN-GRU have in common: a step that can also return the trees it grew."""
+    """What RRNN and RRNN-GRU have in common: sets, a loss, and vectors of one length."""
 
     sets: tuple[Sets, ...]
     loss: TreeLoss | None
+    forms: Literal["min", "nodes"] = "min"  # of the loss, if it names none
 
     def __init__(self, input_size: int, hidden_size: int, loss: TreeLoss | None):
         super().__init__(input_size, hidden_size)
@@ -95,12 +110,6 @@ class TreeCell(Cell):
     @abc.abstractmethod
     def leaf_names(self) -> tuple[tuple[str | int, ...], ...]:
         """Names of the leaves of every run."""
-
-    @abc.abstractmethod
-    def grown_step(
-        self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
-    ) -> tuple[State, tuple[Grown, ...]]:
-        """``step``, and what it grew: one ``Grown`` per state vector, with the two best scores if ``scores``."""
 
     def drive(self, x: Tensor) -> Tensor:
         return self.input_map(x)
@@ -119,7 +128,10 @@ class RRNNCell(TreeCell):
         scorer: hidden units of α, or a module from (..., p) to (...), or one of these per state vector.
         start_norm: the spectral norm of every L and R at the start, see ``Tuples``; S1 observed 0.223 (Appendix D.2).
         choice: "hard", the best candidate, with the gradient through its path alone, or "soft", see ``soft_search``.
-        batch_norm: normalise candidates, see ``BirthNorm``; hard choice only.
+        batch_norm: normalise candidates: True, with one set of statistics per birth, see ``BirthNorm``, for a hard
+            choice, or "candidate", each candidate over batch and entries, see ``soft_search``, for a soft one.
+        rules: which candidates a round has, see ``soft_search``; others than "algorithm 1" for a soft choice.
+        copies: of x and of every old state in the pool, for the rules "multiset".
         loss: the parts of loss (6) that ``RRNN.penalty`` adds up.
 
     Example:
@@ -137,7 +149,7 @@ class RRNNCell(TreeCell):
         hidden_size: int,
         *,
         tuples: int = 4,
-        identity: bool = True,
+        identity: bool | Literal["start"] = True,
         operators: Sequence[str] = ("add", "mul"),
         activations: Sequence[str] = ("sigmoid", "tanh", "one_minus", "identity"),
         auxiliary: Sequence[str] = ("0",),
@@ -149,7 +161,9 @@ class RRNNCell(TreeCell):
         scorer: int | nn.Module | Sequence[int | nn.Module] = 256,
         start_norm: float | None = None,
         choice: Literal["hard", "soft"] = "hard",
-        batch_norm: bool = False,
+        batch_norm: bool | Literal["candidate"] = False,
+        rules: Rules = "algorithm 1",
+        copies: tuple[int, int] = (1, 1),
         loss: TreeLoss | None = None,
     ):
         super().__init__(input_size, hidden_size, loss)
@@ -160,17 +174,39 @@ class RRNNCell(TreeCell):
         if len(self.names) != count or count == 0:
             raise SettingError(f"RRNNCell expects a name for each of its {count} state vectors, got {self.names}.")
         one_of("RRNNCell", "choice", choice, ("hard", "soft"))
-        if batch_norm and choice == "soft":
+        one_of("RRNNCell", "batch_norm", batch_norm, (True, False, "candidate"))
+        if batch_norm and (choice == "soft") != (batch_norm == "candidate"):
             raise SettingError(
-                "RRNNCell expects batch_norm with a hard choice only, got a soft one; leave batch_norm out."
+                'RRNNCell expects batch_norm=True with a hard choice and batch_norm="candidate" with a soft one, got '
+                f"{batch_norm!r} with a {choice} one."
             )
+        self.normalise = batch_norm == "candidate"
+        one_of("RRNNCell", "rules", rules, ("algorithm 1", "multiset", "published code"))
+        if rules != "algorithm 1" and choice == "hard":
+            raise SettingError(
+                f'RRNNCell expects a soft choice with the rules {rules!r}, got a hard one; set choice="soft".'
+            )
+        if rules != "multiset" and tuple(copies) != (1, 1):
+            raise SettingError(
+                f'RRNNCell expects copies with the rules "multiset" only, got {tuple(copies)} with {rules!r}.'
+            )
+        self.rules: Rules = rules
+        self.copies = (positive_size("RRNNCell", "copies", copies[0]), positive_size("RRNNCell", "copies", copies[1]))
+        if loss is not None and loss.forms == "nodes":
+            raise SettingError('RRNNCell expects loss.forms of trees, got "nodes", which RRNN-GRU alone has.')
         self.choice, self.carry_pool = choice, carry_pool
         self.tuples = nn.ModuleList(
             Tuples(hidden_size, it.tuples, identity=it.identity, start_norm=start_norm) for it in self.sets
         )
         self.scorers = nn.ModuleList(self._scorers(scorer))
+        for it, leaves in zip(self.sets, self.leaf_names, strict=True):
+            if rules == "multiset" and it.rounds != len(leaves) - 1:
+                raise SettingError(
+                    f"RRNNCell expects {len(leaves) - 1} rounds for the {len(leaves)} leaves of a multiset, to leave "
+                    f"one node, got {it.rounds}."
+                )
         self.norms = nn.ModuleList(
-            BirthNorm(hidden_size, it.rounds) if batch_norm else nn.Identity() for it in self.sets
+            BirthNorm(hidden_size, it.rounds) if batch_norm is True else nn.Identity() for it in self.sets
         )
         for i, it in enumerate(self.sets):
             constants = [auxiliary_vector(name, hidden_size, self.example_weight()) for name in it.auxiliary]
@@ -194,7 +230,8 @@ class RRNNCell(TreeCell):
         for i, sets in enumerate(self.sets):
             new = [f"{name}'" for name in self.names[:i]]
             carried = range(self.sets[i - 1].rounds - 1) if self.carry_pool and i else ()
-            every.append(("x", *self.names, *sets.auxiliary, *new, *carried))
+            leaves = ("x",) * self.copies[0] + self.names * self.copies[1]
+            every.append((*leaves, *sets.auxiliary, *new, *carried))
         return tuple(every)
 
     def weights(self) -> Weights:
@@ -207,11 +244,13 @@ class RRNNCell(TreeCell):
     def grown_step(
         self, drive: Hidden, state: State, weights: Weights, *, scores: bool = False
     ) -> tuple[State, tuple[Grown, ...]]:
+        """``step``, and what it grew: one ``Grown`` per state vector, with the two best scores if ``scores``."""
         before, made, done = state[::-1], [], []
         carried: tuple[Tensor, ...] = ()
         for i, sets in enumerate(self.sets):
             constants = getattr(self, f"auxiliary_{i}")[:, None].expand(-1, len(drive), -1)
-            leaves = torch.stack((drive, *before, *constants, *made, *carried))
+            old = (drive,) * self.copies[0] + tuple(before) * self.copies[1]
+            leaves = torch.stack((*old, *constants, *made, *carried))
             grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets, scores)
             done.append(grown)
             made.append(grown.vectors[-1])  # (1)
@@ -221,7 +260,9 @@ class RRNNCell(TreeCell):
     def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets, scores: bool) -> Grown:
         scorer = self.scorers[i]
         if self.choice == "soft":
-            found, best, second = soft_search(leaves, matrices, sets, scorer)
+            found, best, second = soft_search(
+                leaves, matrices, sets, scorer, normalise=self.normalise, rules=self.rules
+            )
             return Grown(leaves, found.choices, found.vectors, best, second)
         norm = it if isinstance(it := self.norms[i], BirthNorm) else None
         found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=scores)

@@ -156,8 +156,8 @@ def gradient_conditions(
         raise SettingError("gradient_conditions expects finite weights, got non-finite ones: the model has diverged.")
     with torch.no_grad():
         trace = model.trace(data)
-        (steps,), (record,) = trace.steps, trace.records
-        left, right, entries = _slopes([step[0] for step in steps], matrices, sets)
+        ((grown,),), (record,) = trace.grown, trace.records
+        left, right, entries = _slopes(grown, matrices, sets)
         norms = torch.linalg.matrix_norm(torch.cat((matrices.left, matrices.right)), ord=2)
     weights, activations = float(norms.max()), max(ACTIVATIONS[name].slope for name in sets.activations)
     nodes = max(tree.size for tree in record.count())
@@ -176,17 +176,17 @@ def gradient_conditions(
         operators=max(left, right),
         losses=None if loss is None else _direct_slope(trace.output, loss),
         entries=entries,
-        attainable=not (sets.identity and steep and flat),
+        attainable=not (sets.identity is True and steep and flat),
         nodes=nodes,
         exploding=exploding,
         form=form,
     )
 
 
-def _slopes(steps: list[Grown], matrices: Matrices, sets: Sets) -> tuple[float, float, float]:
+def _slopes(grown: Grown, matrices: Matrices, sets: Sets) -> tuple[float, float, float]:
     """Largest ‖∂o/∂(L v)‖ and ‖∂o/∂(R w)‖, over all tuples and all vectors on the trees; and C₅."""
     # every node of the pool counts as on the tree: an upper bound if some are not used
-    pool = torch.stack([torch.cat((step.leaves, step.vectors)) for step in steps])
+    pool = torch.cat((grown.leaves, grown.vectors))
     entries = float(pool.abs().max())
     slopes = [OPERATORS[name].slope for name in sets.operators]
     fixed = max((slope for slope in slopes if slope is not None), default=0.0)

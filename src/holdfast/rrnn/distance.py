@@ -190,10 +190,10 @@ def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor,
     left, right = forms.children.to(alone.device).unbind(dim=1)
     table = alone.new_empty(count + 1, batch, subtrees + 1)  # VD of a against s; row 0 is a leaf, so is the last column
     table[0] = _whole(targets_alone, forms).mT
-    here = torch.cat((apart[..., forms.vector], alone[..., None]), dim=2)
+    here = torch.cat((apart.index_select(2, forms.vector.to(alone.device)), alone[..., None]), dim=2)
     for a in range(count):
         below = [table[children[a, :, side] + 1, row] for side in (0, 1)]
-        table[a + 1] = here[a] + below[0][:, left] + below[1][:, right]  # (3)
+        table[a + 1] = here[a] + below[0].index_select(1, left) + below[1].index_select(1, right)  # (3)
     multiplicity = alone.new_zeros(count + 1, batch)  # how often the unrolled tree has each node
     multiplicity[-1] = 1
     for a in reversed(range(count)):
@@ -201,15 +201,13 @@ def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor,
             child = children[a, :, side] + 1
             multiplicity.index_put_((child, row), multiplicity[a + 1].clone(), accumulate=True)
     multiplicity[0] = 0
-    nearest, which = _nearest(table[1:], forms)  # (nodes, batch, forms)
-    total = (multiplicity[1:, :, None] * nearest).sum(dim=0)  # (2)
+    least, roots = _least(table[1:], forms), forms.roots.to(alone.device)  # (subtrees, nodes, batch)
+    total = (multiplicity[1:] * least.index_select(0, roots)).sum(dim=1)  # (2), (forms, batch)
     flow = torch.zeros_like(table)
-    if reduce == "min":
-        best = total.min(dim=1).indices[None, :, None].expand(count, -1, 1)
-        flow[1:].scatter_(2, which.gather(2, best), multiplicity[1:, :, None])
-    else:
-        share = (multiplicity[1:, :, None] / total.shape[1]).expand_as(nearest)
-        flow[1:].scatter_add_(2, which, share)
+    roots = roots[total.min(dim=0).indices][:, None] if reduce == "min" else roots[None].expand(batch, -1)
+    which = _which(table[1:], least.permute(1, 2, 0), roots.expand(count, *roots.shape).contiguous(), forms)
+    share = (multiplicity[1:, :, None] / roots.shape[1]).expand_as(which)
+    flow[1:].scatter_add_(2, which, share)
     for a in reversed(range(count)):
         for side, down in ((0, left), (1, right)):
             given = torch.zeros_like(flow[0]).index_add_(1, down, flow[a + 1])
@@ -226,17 +224,28 @@ def _uses(apart: Tensor, alone: Tensor, targets_alone: Tensor, children: Tensor,
     return uses
 
 
-def _nearest(table: Tensor, forms: Forms) -> tuple[Tensor, Tensor]:
-    """The least of each form's columns of ``table``, (nodes, batch, forms), and which subtree has it."""
+def _least(table: Tensor, forms: Forms) -> Tensor:
+    """The least of all columns of ``table`` that are below each subtree: (subtrees + 1, nodes, batch)."""
     # the least below a subtree is its own or the least below its children: forms share most of them
-    least, which = table.clone(), torch.arange(table.shape[2], device=table.device).expand(table.shape).clone()
-    least[..., -1] = torch.inf  # a leaf is not a subtree
+    least = table.permute(2, 0, 1).contiguous()  # columns are read one by one
+    least[-1] = torch.inf  # a leaf is not a subtree
     for subtree, (one, other) in enumerate(forms.children[:-1].tolist()):
-        for child in (one, other):
-            nearer = least[..., child] < least[..., subtree]
-            least[..., subtree] = torch.where(nearer, least[..., child], least[..., subtree])
-            which[..., subtree] = torch.where(nearer, which[..., child], which[..., subtree])
-    return least[..., forms.roots], which[..., forms.roots]
+        for child in (one, other):  # not torch.minimum, which would pass NaN on
+            least[subtree] = torch.where(least[child] < least[subtree], least[child], least[subtree])
+    return least
+
+
+def _which(table: Tensor, least: Tensor, roots: Tensor, forms: Forms) -> Tensor:
+    """The subtree of each root, (nodes, batch, any), that has the least of its column: down from the root."""
+    one, other = forms.children.to(table.device).unbind(dim=1)
+    at = roots
+    while True:
+        here = least.gather(2, at)
+        deeper = here < table.gather(2, at)
+        if not bool(deeper.any()):
+            return at
+        left = one[at]
+        at = torch.where(deeper, torch.where(least.gather(2, left) == here, left, other[at]), at)
 
 
 def _whole(alone: Tensor, forms: Forms) -> Tensor:

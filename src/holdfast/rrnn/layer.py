@@ -25,6 +25,7 @@ from holdfast.rrnn.cell import RRNNCell, TreeCell
 from holdfast.rrnn.loss import LossParts, TreeLoss, parts_of
 from holdfast.rrnn.record import Grown, Record
 from holdfast.rrnn.sets import Sets
+from holdfast.rrnn.soft import Rules
 from holdfast.types import State
 
 __all__ = ["RRNN", "Trace", "TreeLayer"]
@@ -37,25 +38,25 @@ class Trace:
     Args:
         output, h_n: as the layer returns them.
         records: one per cell, in the order of ``layer.cells``.
-        steps: one entry per cell: what it grew at every step, with gradients if they were enabled.
+        grown: one entry per cell: for every state vector what it grew over time, with gradients if they were enabled.
 
     Example:
         >>> trace = RRNN(4, 4, rounds=2).trace(torch.randn(5, 3, 4))
-        >>> trace.output.shape, len(trace.records), len(trace.steps[0])
-        (torch.Size([5, 3, 4]), 1, 5)
+        >>> trace.output.shape, len(trace.records), trace.grown[0][0].vectors.shape
+        (torch.Size([5, 3, 4]), 1, torch.Size([2, 5, 3, 4]))
     """
 
     output: Tensor
     h_n: Tensor | State
     records: tuple[Record, ...]
-    steps: tuple[tuple[tuple[Grown, ...], ...], ...]
+    grown: tuple[tuple[Grown, ...], ...]
 
 
 class Noted:
-    """What one call grew: for each of ``rows`` cells one entry per step, one ``Grown`` per state vector."""
+    """What one call grew: for each of ``rows`` cells one ``Grown`` over time per state vector."""
 
     def __init__(self, rows: int):
-        self.steps: list[list[tuple[Grown, ...]]] = [[] for _ in range(rows)]
+        self.grown: list[tuple[Grown, ...]] = [()] * rows
         self.lengths: Tensor | None = None  # of a packed batch
 
 
@@ -63,12 +64,21 @@ class TreeLayer(NamedLayer):
     """What RRNN and RRNN-GRU have in common as layers."""
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Any):
-        # choices are made in Python between the steps, so there is nothing to fuse
-        settings.setdefault("backend", "reference")
-        if settings["backend"] == "auto":
-            settings["backend"] = "reference"
         super().__init__(input_size, hidden_size, num_layers, **settings)
+        if self.backend == "auto" and not self.fuses:
+            self.backend = "reference"
         self.noted: Noted | None = None
+        losses = [(cell.loss, len(cell.sets)) for cell in self.tree_cells if cell.loss is not None]
+        if self.bidirectional and any(it.along == "teacher" for loss, states in losses for it in loss.targets(states)):
+            raise SettingError(
+                f"{type(self).__name__} expects a target along the model's states in both directions, got one along "
+                'the teacher\'s; build it with along="model".'
+            )
+
+    @property
+    def fuses(self) -> bool:
+        """Whether a scan can compile the steps."""
+        return False
 
     @property
     def tree_cells(self) -> list[TreeCell]:
@@ -83,27 +93,10 @@ class TreeLayer(NamedLayer):
         return self._forward(input, h_0, need_output, run)
 
     def _noting(
-        self,
-        noted: Noted,
-        scores: bool | None,
-        row: int,
-        xs: Tensor,
-        state: State,
-        *,
-        lengths: Tensor | None,
-        reverse: bool,
-        need_output: bool,
+        self, noted: Noted, scores: bool | None, row: int, xs: Tensor, state: State, **run: Any
     ) -> tuple[Tensor | None, State]:
         """One cell over time, as ``scan`` runs it, with what every step grew; scores if asked, or if (7) needs them."""
-        cell, noted.lengths = self.tree_cells[row], lengths
-        weights, wanted = cell.weights(), cell.loss is not None and cell.loss.margin > 0 if scores is None else scores
-
-        def step(drive: Tensor, state: State) -> State:
-            state, grown = cell.grown_step(drive, state, weights, scores=wanted)
-            noted.steps[row].append(grown)
-            return state
-
-        return plain_loop(step, cell.drive(xs), state, lengths=lengths, reverse=reverse, need_output=need_output)
+        raise NotImplementedError
 
     def trace(self, input: Tensor, h_0: Tensor | State | None = None, *, scores: bool = False) -> Trace:
         """Run over ``input`` and keep every choice.
@@ -121,17 +114,15 @@ class TreeLayer(NamedLayer):
             raise SettingError(f"{type(self).__name__}.trace expects a tensor, got {type(input).__name__}.")
         noted = Noted(len(self.cells))
         output, h_n = self._forward(input, h_0, True, functools.partial(self._noting, noted, scores))
-        steps = tuple(map(tuple, noted.steps))
-        records = tuple(
-            _record(cell, notes, reverse=self.bidirectional and row % 2 == 1)
-            for row, (cell, notes) in enumerate(zip(self.tree_cells, steps, strict=True))
-        )
-        return Trace(output, h_n, records, steps)
+        choices = [tuple(it.choices.permute(1, 2, 0, 3).to(torch.int16) for it in grown) for grown in noted.grown]
+        cells = zip(choices, self.tree_cells, strict=True)
+        records = tuple(Record(chosen, cell.leaf_names, cell.sets) for chosen, cell in cells)
+        return Trace(output, h_n, records, tuple(noted.grown))
 
     @property
     def noted_steps(self) -> int:
         """Steps of the last call that ``penalty`` is over."""
-        return 0 if self.noted is None else len(self.noted.steps[0])
+        return 0 if self.noted is None else self.noted.grown[0][0].vectors.shape[1]
 
     def loss_parts(self, others: Iterable[Tensor] = ()) -> list[LossParts]:
         """The parts of loss (6) of the last call, one entry per cell.
@@ -151,7 +142,9 @@ class TreeLayer(NamedLayer):
                 )
             parameters = [weight for weight in cell.parameters() if weight.requires_grad]
             own = (*parameters, *(others if row == 0 else ()))
-            every.append(parts_of(self.noted.steps[row], cell.leaf_names, cell.loss, own, self.noted.lengths))
+            forms = cell.loss.forms or cell.forms
+            loss = dataclasses.replace(cell.loss, forms=forms)
+            every.append(parts_of(self.noted.grown[row], cell.leaf_names, loss, own, self.noted.lengths))
         return every
 
     def penalty(self, others: Iterable[Tensor] = ()) -> Tensor | None:
@@ -169,19 +162,9 @@ class TreeLayer(NamedLayer):
         return torch.stack([part.weighted(cell.loss) for part, cell in parts]).sum()  # type: ignore[arg-type]
 
 
-def _record(cell: TreeCell, notes: tuple[tuple[Grown, ...], ...], *, reverse: bool) -> Record:
-    """The choices as small integers, in the order of time."""
-    ordered = notes[::-1] if reverse else notes
-    choices = tuple(
-        torch.stack([step[state].choices for step in ordered]).transpose(1, 2).to(torch.int16)
-        for state in range(len(cell.sets))
-    )
-    return Record(choices, cell.leaf_names, cell.sets)
-
-
 class _RRNNSettings(LayerSettings, total=False):
     tuples: int
-    identity: bool
+    identity: bool | Literal["start"]
     operators: Sequence[str]
     activations: Sequence[str]
     auxiliary: Sequence[str]
@@ -193,7 +176,9 @@ class _RRNNSettings(LayerSettings, total=False):
     scorer: int | nn.Module | Sequence[int | nn.Module]
     start_norm: float | None
     choice: Literal["hard", "soft"]
-    batch_norm: bool
+    batch_norm: bool | Literal["candidate"]
+    rules: Rules
+    copies: tuple[int, int]
     loss: TreeLoss | None
 
 
@@ -213,3 +198,21 @@ class RRNN(TreeLayer):
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_RRNNSettings]):
         super().__init__(input_size, hidden_size, num_layers, **settings)
+
+    def _noting(
+        self, noted: Noted, scores: bool | None, row: int, xs: Tensor, state: State, **run: Any
+    ) -> tuple[Tensor | None, State]:
+        cell: RRNNCell = self.cells[row]  # type: ignore[assignment]
+        weights, wanted = cell.weights(), cell.loss is not None and cell.loss.margin > 0 if scores is None else scores
+        steps: list[tuple[Grown, ...]] = []
+
+        def step(drive: Tensor, state: State) -> State:
+            state, grown = cell.grown_step(drive, state, weights, scores=wanted)
+            steps.append(grown)
+            return state
+
+        output, state = plain_loop(step, cell.drive(xs), state, **run)
+        ordered = steps[::-1] if run["reverse"] else steps
+        noted.lengths = run["lengths"]
+        noted.grown[row] = tuple(map(Grown.over_time, zip(*ordered, strict=True)))
+        return output, state

@@ -25,10 +25,10 @@ __all__ = ["Grown", "Record", "count_trees", "tuple_changes"]
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """One run of Algorithm 1 at one step: tensors with their gradient.
+    """One run of Algorithm 1 at one step, or at all of them: tensors with their gradient.
 
     Args:
-        leaves: (leaves, batch, p).
+        leaves: (leaves, batch, p), or (leaves, time, batch, p), and so on.
         choices: (rounds, batch, 5), as in ``Found``.
         vectors: (rounds, batch, p).
         best, second: (rounds, batch): the scores of the chosen and of the runner-up, -inf where there is none; None
@@ -47,6 +47,16 @@ class Grown:
     vectors: Tensor
     best: Tensor | None = None
     second: Tensor | None = None
+
+    @classmethod
+    def over_time(cls, steps: Sequence[Grown]) -> Grown:
+        """All steps as one: time becomes the second dimension."""
+        leaves, choices, vectors = ([getattr(it, name) for it in steps] for name in ("leaves", "choices", "vectors"))
+        scores = [
+            torch.stack(found, dim=1) if (found := [it for it in every if it is not None]) else None
+            for every in ([step.best for step in steps], [step.second for step in steps])
+        ]
+        return cls(*(torch.stack(parts, dim=1) for parts in (leaves, choices, vectors)), *scores)
 
 
 @dataclasses.dataclass(frozen=True)

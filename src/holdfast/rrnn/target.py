@@ -4,7 +4,8 @@
     c' = c ⊙ σ(x + h) + σ(x + h) ⊙ tanh(x + h),  h' = σ(x + h) ⊙ tanh(c')                  LSTM (7)-(11)
 
 A target is "without trainable matrices" in the paper. Its node vectors can come from identity weights, as above, or
-from a teacher: a cell with its own weights. Both get the x and h of the model at that step.
+from a teacher: a cell with its own weights. Both get the x and h of the model at that step. In the published code the
+teacher is a trained GRU and gets its own h, that of a run over the same x.
 
 Source: S1, §3.1 and Figure 1; Appendix C. Symbols: docs/notation.md.
 """
@@ -14,13 +15,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from holdfast.cells import GRUCell, LSTMCell
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, one_of
 from holdfast.rrnn.distance import Forms, forms_of
 from holdfast.rrnn.tree import Matrices, Tree, evaluate_tree
 
@@ -68,6 +69,7 @@ class Target:
     Args:
         tree: over the names of the step's leaves: "x", "h", "0", ... Nodes without an index use the tuple (I, I, 0).
         matrices: the tuples of the others; None if there are none.
+        along: whose h the vectors belong to: "model", or "teacher": the target's own, from h = 0 at the first step.
 
     Example:
         >>> target = Target(Tree("add", "tanh", None, "x", "h"))  # an Elman step
@@ -77,8 +79,10 @@ class Target:
 
     tree: Tree
     matrices: Matrices | None = None
+    along: Literal["model", "teacher"] = "model"
 
     def __post_init__(self) -> None:
+        one_of("Target", "along", self.along, ("model", "teacher"))
         if self.matrices is None and any(node.index is not None for node in self.tree.nodes()):
             raise SettingError(
                 "A target whose nodes name tuples needs matrices; or leave them out: tree.without_tuples()."
@@ -89,11 +93,38 @@ class Target:
 
     @torch.no_grad()
     def vectors(self, leaves: Mapping[str, Tensor]) -> Tensor:
-        """The vectors of ``forms().nodes``, (nodes, ..., p): constants, without gradients."""
+        """The vectors of ``forms().nodes``, (nodes, ..., p): constants, without gradients.
+
+        Args:
+            leaves: (..., p) by name; (time, ..., p) if the target goes along its own states.
+        """
         like = next(iter(leaves.values()))
         matrices = self.matrices or Matrices.identity(like.shape[-1], like)
+        if self.along == "teacher":
+            h, before = torch.zeros_like(leaves["h"][0]), []
+            for t in range(len(like)):
+                before.append(h)
+                h = evaluate_tree(self.tree, {**{name: leaf[t] for name, leaf in leaves.items()}, "h": h}, matrices)[
+                    self.tree
+                ]
+            leaves = {**leaves, "h": torch.stack(before)}
         known = evaluate_tree(self.tree, leaves, matrices)
         return torch.stack([known[node] for node in self.forms().nodes])
+
+    def gru_places(self) -> list[int]:
+        """Where r, z, r ⊙ h, 1 - z, h̃, h ⊙ z, (1 - z) ⊙ h̃ and h' of the GRU's tree are in ``forms().nodes``.
+
+        Example:
+            >>> gru_target(GRUCell(4, 4, reset="before")).gru_places()
+            [7, 2, 6, 4, 5, 1, 3, 0]
+        """
+        if self.tree.without_tuples() != gru_tree(tuples=False):
+            raise SettingError(f'forms="nodes" expects the tree of gru_tree(), got {self.tree.formula()}.')
+        kept, added = (it for it in self.tree.children if isinstance(it, Tree))
+        rest, candidate = (it for it in added.children if isinstance(it, Tree))
+        reset: Any = candidate.right
+        nodes = self.forms().nodes
+        return [nodes.index(it) for it in (reset.right, kept.right, reset, rest, candidate, kept, added, self.tree)]
 
 
 @functools.lru_cache(maxsize=64)
@@ -101,21 +132,22 @@ def _forms(tree: Tree, isomorphic: bool) -> Forms:
     return forms_of(tree, isomorphic=isomorphic)
 
 
-def gru_target(teacher: GRUCell | None = None) -> Target:
+def gru_target(teacher: GRUCell | None = None, along: Literal["model", "teacher"] = "model") -> Target:
     """The GRU's tree, with identity weights or those of a teacher.
 
     Args:
         teacher: a ``GRUCell(p, p, reset="before")``; its weights are copied.
+        along: as in ``Target``.
 
     Example:
         >>> gru_target().tree == gru_tree(tuples=False), gru_target(GRUCell(4, 4, reset="before")).tree == gru_tree()
         (True, True)
     """
     if teacher is None:
-        return Target(gru_tree(tuples=False))
+        return Target(gru_tree(tuples=False), along=along)
     if teacher.reset != "before":
         raise SettingError('gru_target expects a teacher with reset="before"; the tree of PyTorch\'s GRU is different.')
-    return Target(gru_tree(), _matrices(teacher, 3))
+    return Target(gru_tree(), _matrices(teacher, 3), along)
 
 
 def lstm_targets(teacher: LSTMCell | None = None) -> tuple[Target, Target]:

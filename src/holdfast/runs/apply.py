@@ -19,6 +19,7 @@ from torch import Tensor
 
 from holdfast.errors import MissingExtraError, SettingError
 from holdfast.files import write_atomically
+from holdfast.runs.intervals import answers_in, wilson
 from holdfast.runs.load import load_run
 from holdfast.tasks import Arrays, OwnTask
 from holdfast.train.loop import evaluate
@@ -36,6 +37,7 @@ class Scored:
         scores: by name.
         metric: the main one of the task.
         baseline: the score of the best constant answer, where it is known.
+        count, interval: of an accuracy, on how many answers, and its 95% interval.
         protocol: for texts, how they were cut, since a perplexity depends on it.
     """
 
@@ -46,13 +48,15 @@ class Scored:
     metric: str
     baseline: float | None = None
     protocol: str = ""
+    count: int | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """What ``predict_run`` wrote: the number of sequences, the columns, the file."""
+    """What ``predict_run`` wrote: the number of rows, the columns, the file."""
 
-    sequences: int
+    rows: int
     columns: tuple[str, ...]
     path: str
 
@@ -62,7 +66,7 @@ def evaluate_run(
     split: str | None = None,
     *,
     data: str | Path | None = None,
-    which: Literal["best", "last"] = "best",
+    which: Literal["best", "last"] | None = None,
 ) -> Scored:
     """Score the run in ``folder``.
 
@@ -71,7 +75,7 @@ def evaluate_run(
         split: of its own task; "test" if None, or the last there is.
         data: or a file in the same format as the training file, scored as a whole. With a split: the training file,
             moved to this place.
-        which: the weights of its best evaluation, or its last ones.
+        which: the weights of its best evaluation, or its last ones; None: what its settings say.
 
     Example:
         >>> evaluate_run("no-such-run")
@@ -99,11 +103,13 @@ def evaluate_run(
     if split is not None and split != "test" and isinstance(task, OwnTask):
         baseline = task.preparation.baseline(task.data[split])
     where = str(data) if on == "data" else f"{on} of {data}" if data is not None else on
-    return Scored(str(folder), which, where, scores, metric, baseline, protocol)
+    count = answers_in(task, on)
+    interval = wilson(scores["accuracy"], count) if count and metric == "accuracy" else None
+    return Scored(str(folder), run.which, where, scores, metric, baseline, protocol, count, interval)
 
 
 def predict_run(
-    folder: str | Path, data: str | Path, out: str | Path, *, which: Literal["best", "last"] = "best"
+    folder: str | Path, data: str | Path, out: str | Path, *, which: Literal["best", "last"] | None = None
 ) -> Predicted:
     """Write the predictions of the run in ``folder`` for the sequences in ``data``: one row per sequence, in order.
 
@@ -111,7 +117,7 @@ def predict_run(
         folder: of a run that was trained on a file.
         data: a file in the same format as the training file; it needs no target.
         out: a .csv, .parquet or .npz file, which appears whole or not at all.
-        which: the weights of its best evaluation, or its last ones.
+        which: the weights of its best evaluation, or its last ones; None: what its settings say.
 
     Example:
         >>> predict_run("no-such-run", "mine.csv", "out.txt")
@@ -123,14 +129,19 @@ def predict_run(
         raise SettingError(f"--out must end in .csv, .parquet or .npz; got {out}.")
     run = load_run(folder, which)
     prepared, answers = run.outputs(data)
-    columns = {"sequence": list(prepared.ids), **_columns(run.preparation, answers)}
+    ids, steps = list(prepared.ids), {}
+    if run.preparation.kind == "tagging":
+        lengths = [prepared.inputs.shape[1]] * len(prepared) if prepared.lengths is None else prepared.lengths.tolist()
+        ids = [name for name, length in zip(ids, lengths, strict=True) for _ in range(length)]
+        steps = {"step": [step for length in lengths for step in range(length)]}
+    columns = {"sequence": ids, **steps, **_columns(run.preparation, answers)}
     write_atomically(out, WRITERS[out.suffix](columns))
-    return Predicted(len(prepared), tuple(columns), str(out))
+    return Predicted(len(ids), tuple(columns), str(out))
 
 
 def _columns(preparation: Any, answers: Tensor) -> dict[str, Any]:
     """Predictions, by the name of a column."""
-    if preparation.kind != "classification":
+    if not preparation.classes:
         numbers, prefix = preparation.answers(answers), "next " if preparation.kind == "next-step" else ""
         names = preparation.columns.features if preparation.kind == "next-step" else preparation.columns.target
         if len(names) != numbers.shape[1]:  # an array with several columns has one name

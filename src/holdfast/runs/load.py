@@ -51,6 +51,7 @@ class Run:
     Args:
         folder, settings: of the run.
         model: with its trained weights, in evaluation mode.
+        which: the weights it has, "best" or "last".
         stored: what the run keeps of your own data; None for the tasks that come with Holdfast.
         task: the task, if it has been loaded before.
 
@@ -69,10 +70,12 @@ class Run:
         folder: Path,
         settings: RunSettings,
         model: SequenceModel,
+        which: Literal["best", "last"] = "best",
         stored: Stored | None = None,
         task: Task | None = None,
     ):
-        self.folder, self.settings, self.model, self.stored, self._task = folder, settings, model, stored, task
+        self.folder, self.settings, self.model, self.which = folder, settings, model, which
+        self.stored, self._task = stored, task
 
     @property
     def preparation(self) -> Preparation:
@@ -108,10 +111,19 @@ class Run:
         return task
 
     def outputs(self, x: Any) -> tuple[Prepared, Tensor]:
-        """Sequences as the model takes them in, and its outputs, (sequences, outputs): z of (1) and (2)."""
+        """Sequences as the model takes them in, and its outputs, (sequences, outputs): z of (1) and (2).
+
+        For a class at every step: (all steps, outputs), sequence after sequence.
+        """
         preparation = self.preparation
         prepared, answers = preparation.apply(x), []
         for batch, rows in zip(_batches(prepared), predict(self.model, _batches(prepared)), strict=True):
+            if preparation.kind == "tagging":
+                rows = rows.transpose(0, 1)
+                inside = torch.ones(rows.shape[:2], dtype=torch.bool)
+                if batch.lengths is not None:
+                    inside = torch.arange(rows.shape[1]) < batch.lengths[:, None]
+                rows = rows[inside]
             answers.append(_last_steps(rows, batch.lengths) if preparation.kind == "next-step" else rows)
         return prepared, torch.cat(answers)
 
@@ -124,24 +136,25 @@ class Run:
 
         Returns:
             (cases,) names of classes; (cases,) numbers, or (cases, targets) if there are several; or, without a
-            target, the next step, (cases, channels).
+            target, the next step, (cases, channels). For a class at every step: (all steps,), sequence after sequence.
         """
         answers = np.asarray(self.preparation.answers(self.outputs(x)[1]))
         return answers[:, 0] if self.preparation.kind == "regression" and answers.shape[1] == 1 else answers
 
     def predict_proba(self, x: Any) -> np.ndarray:
         """(cases, classes): the probabilities of ``preparation.classes`` (1), for ``x`` as in ``predict``."""
-        if self.preparation.kind != "classification":
+        if not self.preparation.classes:
             raise ConfigError(f"{self.folder} was trained for {self.preparation.kind}; probabilities are of classes.")
         return torch.softmax(self.outputs(x)[1].double(), dim=1).numpy()
 
 
-def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: Task | None = None) -> Run:
+def load_run(folder: str | Path, which: Literal["best", "last"] | None = None, task: Task | None = None) -> Run:
     """The run in ``folder``: its model with the trained weights, its settings, and predictions for new data.
 
     Args:
         folder: of a run.
-        which: the weights of the best evaluation so far, or the last ones saved.
+        which: the weights of the best evaluation so far, or the last ones saved; None: what the run's settings say
+            (``train.weights``).
         task: that of the run, if it has been loaded before.
 
     Example:
@@ -162,7 +175,9 @@ def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: 
         ((40, 2), ('flat', 'up'))
     """
     folder = Path(folder)
-    settings, path = read_settings(folder), folder / f"{which}.safetensors"
+    settings = read_settings(folder)
+    which = which or settings.training.weights
+    path = folder / f"{which}.safetensors"
     if not path.is_file():
         raise CheckpointError(f"{folder} has no {path.name} yet; train first: holdfast resume {folder}")
     if isinstance(settings.task, OwnData):
@@ -173,7 +188,7 @@ def load_run(folder: str | Path, which: Literal["best", "last"] = "best", task: 
         stored = None
         model, task = prepare(settings, task)
         check_data(path, load_model_(model, path), task)
-    return Run(folder, settings, model.eval(), stored, task)
+    return Run(folder, settings, model.eval(), which, stored, task)
 
 
 def read_settings(folder: str | Path) -> RunSettings:

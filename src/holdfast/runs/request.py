@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
+from holdfast.runs.intervals import answers_in
 from holdfast.runs.schema import listed, read_file
 from holdfast.runs.settings import RunSettings, overridden, run_settings
 from holdfast.tasks import TASKS, OwnData, OwnTask, Task
@@ -20,6 +21,7 @@ from holdfast.tasks import TASKS, OwnData, OwnTask, Task
 __all__ = ["Chosen", "Request", "choose", "parse_setting"]
 
 OWN = next(name for name, kind in TASKS.items() if kind is OwnData)
+_FEW = 50  # validation sequences: with fewer, which evaluation is best is mostly chance
 _UPDATES = 2000  # about what a small data set needs; but at least 10 epochs and at most 200
 
 
@@ -165,7 +167,7 @@ def _defaults(table: Mapping[str, Any], task: Task, batch: int) -> tuple[dict[st
             f"Evaluated on the {split} split, as there is no validation split (--set train.evaluate_on=...)."
         )
     if all(train.get(name) is None for name in ("updates", "epochs")):
-        how_long, reason = _length(task, changes.get("train.batch", batch))
+        how_long, reason = _length(task, changes.get("train.batch", batch), train)
         changes |= how_long
         choices.append(reason)
     return overridden({}, changes), choices
@@ -199,8 +201,8 @@ def _own_defaults(table: Mapping[str, Any], task: OwnTask) -> tuple[dict[str, An
     return changes, reasons
 
 
-def _length(task: Task, batch: int) -> tuple[dict[str, Any], str]:
-    """How long to train if the request does not say."""
+def _length(task: Task, batch: int, train: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """How long to train, and with which weights to end, if the request does not say."""
     epoch = task.epoch(batch)
     if epoch is None:
         return {"train.updates": 1000}, "1000 updates (change with --updates)."
@@ -208,6 +210,15 @@ def _length(task: Task, batch: int) -> tuple[dict[str, Any], str]:
     changes: dict[str, Any] = {"train.epochs": epochs}
     if "validation" not in task.spec.splits:  # stopping early by the test split would tune on it
         return changes, f"{epochs} epochs (change with --epochs)."
+    count = answers_in(task, "validation") if isinstance(task, OwnTask) and not task.spec.every_step else None
+    if count and count < _FEW and not {"patience", "weights", "schedule"} & {*train}:
+        changes |= {"train.weights": "last", "train.schedule": {"kind": "linear"}}
+        return changes, (
+            f"{epochs} epochs with a learning rate that falls to zero, and the last weights are used: {count:,} "
+            "validation sequences are too few to choose the best by "
+            f"({f'an accuracy on them is known to ±{0.98 / math.sqrt(count):.2f}; ' if task.spec.classes else ''}"
+            "--epochs; --patience N stops early and uses the best)."
+        )
     patience = max(5, epochs // 4)
     changes["train.patience"] = patience
     return changes, (

@@ -77,6 +77,7 @@ class Spec:
         splits: those that exist.
         classes: names of the classes, where they have some.
         baseline: the metric of the best constant answer, where it is known exactly.
+        class_weights: factors on the training loss of each class, of mean 1 over the training split; none if empty.
 
     Example:
         >>> Spec(input_size=2, output_size=1, loss="mse", metric="mse").splits
@@ -93,6 +94,7 @@ class Spec:
     splits: tuple[str, ...] = ("train", "validation", "test")
     classes: tuple[str, ...] = ()
     baseline: float | None = None
+    class_weights: tuple[float, ...] = ()
 
 
 class Task(abc.ABC):

@@ -18,9 +18,11 @@ from holdfast.errors import DataError
 from holdfast.tasks.order import Order
 from holdfast.tasks.tables import Cases, Data, Table
 
-__all__ = ["Columns", "Flat", "Layout", "array_name", "labels_of"]
+__all__ = ["Columns", "Flat", "Impute", "Layout", "array_name", "changing", "labels_of"]
 
 Layout = Literal["long", "rows", "series", "arrays"]
+
+Impute = Literal["", "mean", "last", "zero"]
 
 ARRAY_NAMES = {
     "x": ("x", "inputs", "input", "data", "sequences"),
@@ -38,6 +40,7 @@ class Flat:
         steps: (all steps, features).
         lengths: (n,) steps of each.
         targets: columns of answers, (n,) each, as they stand in the file.
+        tags: (all steps,) the answer at every step, where it changes inside of sequences; else None.
 
     Example:
         >>> flat = Flat(("a", "b"), np.arange(5.0)[:, None], np.array([2, 3]))
@@ -49,6 +52,7 @@ class Flat:
     steps: np.ndarray
     lengths: np.ndarray
     targets: tuple[np.ndarray, ...] = ()
+    tags: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -62,12 +66,14 @@ class Flat:
         """Some of the sequences."""
         lengths = self.lengths[which]
         inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        steps = self.steps[np.repeat(self.begins[which], lengths) + inside]
-        return Flat(tuple(self.ids[index] for index in which), steps, lengths, tuple(y[which] for y in self.targets))
+        rows = np.repeat(self.begins[which], lengths) + inside
+        ids, targets = tuple(self.ids[index] for index in which), tuple(y[which] for y in self.targets)
+        return Flat(ids, self.steps[rows], lengths, targets, None if self.tags is None else self.tags[rows])
 
     def cut(self, begin: int, end: int) -> Flat:
         """A part of the one sequence there is."""
-        return Flat(self.ids, self.steps[begin:end], np.array([end - begin]))
+        tags = None if self.tags is None else self.tags[begin:end]
+        return Flat(self.ids, self.steps[begin:end], np.array([end - begin]), tags=tags)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +86,8 @@ class Columns:
         sequence, time: column with the sequence's name, and column that orders its steps; None if there is none.
         target: columns of the answer, or the name of the array.
         order: of the axes of an array, behind the sequences.
+        text, levels: columns of text among the inputs, and the texts of each; each is a channel of zeros and ones.
+        impute: how missing numbers are filled in, see ``Preparation``; "" if they are refused.
 
     Example:
         >>> table = Table(Path("a.csv"), {"id": np.array([7, 8, 7]), "x": np.array([1.0, 2.0, 3.0])})
@@ -94,6 +102,15 @@ class Columns:
     time: str | None = None
     target: tuple[str, ...] = ()
     order: Order = "time-first"
+    text: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()
+    impute: Impute = ""
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The numbers of a step, by name: features, then the levels of text columns."""
+        levels = (f"{name}={level}" for name, known in zip(self.text, self.levels, strict=True) for level in known)
+        return (("value",) if self.layout == "rows" else self.features) + tuple(levels)
 
     def gather(self, data: Data, path: Path) -> Flat:
         """The sequences of a file, with their targets if ``target`` names some."""
@@ -105,13 +122,17 @@ class Columns:
         return self._arrays(data, path)
 
     def _rows(self, table: Table) -> Flat:  # (2)
-        steps = np.stack([_numbers(table, name) for name in self.features], axis=1)
+        steps = np.stack([_numbers(table, name, self.impute) for name in self.features], axis=1)
         ids = labels_of(_present(table, self.sequence)) if self.sequence else map(str, range(table.rows))
         targets = tuple(_present(table, name) for name in self.target)
         return Flat(tuple(ids), steps.reshape(-1, 1), np.full(table.rows, len(self.features)), targets)
 
     def _steps(self, table: Table) -> Flat:  # (1), (3)
-        steps = np.stack([_numbers(table, name) for name in self.features], axis=1)
+        parts = [_numbers(table, name, self.impute)[:, None] for name in self.features]
+        parts += [
+            _one_hot(table, name, levels, self.impute) for name, levels in zip(self.text, self.levels, strict=True)
+        ]
+        steps = np.concatenate(parts, axis=1)
         if self.layout == "series" or self.sequence is None:
             ids, group = (table.path.stem,), np.zeros(table.rows, dtype=np.intp)
         else:
@@ -126,17 +147,15 @@ class Columns:
                 f"{table.path}: the sequence {ids[group[same.argmax()]]!r} has two steps with the same {self.time!r}, "
                 "so their order is open; make it different, or name another time column."
             )
-        targets, first = [], np.cumsum(lengths) - lengths
+        targets, tags, first = [], None, np.cumsum(lengths) - lengths
         for name in self.target:
             values = _present(table, name)[order]
             if (odd := values != np.repeat(values[first], lengths)).any():
-                raise DataError(
-                    f"{table.path}: the target {name!r} changes inside the sequence {ids[group[odd.argmax()]]!r}; "
-                    "expected one answer a sequence. Cut the sequences where it changes, or leave the target out to "
-                    "predict the next step."
-                )
+                if len(self.target) > 1:
+                    raise changing(table.path, name, ids[group[odd.argmax()]])
+                tags = values
             targets.append(values[first])
-        return Flat(ids, steps[order], lengths, tuple(targets))
+        return Flat(ids, steps[order], lengths, tuple(targets), tags)
 
     def _arrays(self, arrays: dict[str, np.ndarray], path: Path) -> Flat:  # (4)
         name = array_name(arrays, path, "x")
@@ -157,11 +176,12 @@ class Columns:
             )
         lengths = _array_lengths(arrays, path, *x.shape[:2])
         steps = x[np.arange(x.shape[1]) < lengths[:, None]].astype(np.float64)
-        if not (finite := np.isfinite(steps).all(axis=1)).all():
+        finite = (~np.isinf(steps) if self.impute else np.isfinite(steps)).all(axis=1)
+        if not finite.all():
             index = int(np.searchsorted(np.cumsum(lengths), finite.argmin(), side="right"))
             raise DataError(
-                f"{path}: {name!r} holds NaN or infinity, first in sequence {index}; fill it in or, if it is "
-                "padding, add an array 'lengths'."
+                f"{path}: {name!r} holds NaN or infinity, first in sequence {index}; fill it in, or take "
+                "impute='mean', 'last' or 'zero', or, if it is padding, add an array 'lengths'."
             )
         return Flat(tuple(map(str, range(len(x)))), steps, lengths, self._array_targets(arrays, path, len(x)))
 
@@ -233,6 +253,26 @@ def _groups(values: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
     return tuple(labels_of(names[order])), rank[group.reshape(-1)]
 
 
+def changing(path: Path, name: str, sequence: str) -> DataError:
+    """The error about a target that is not one per sequence."""
+    return DataError(
+        f"{path}: the target {name!r} changes inside the sequence {sequence!r}; expected one answer a sequence. Take "
+        "kind='tagging' for a class at every step, cut the sequences where it changes, or leave the target out to "
+        "predict the next step."
+    )
+
+
+def _one_hot(table: Table, name: str, levels: tuple[str, ...], impute: str) -> np.ndarray:
+    """(rows, levels): 1 where the text is that level."""
+    values = table[name] if impute else _present(table, name)
+    texts = np.array([None if value is None else str(value) for value in values.tolist()], dtype=object)
+    if unknown := sorted({text for text in texts if text is not None} - {*levels}):
+        raise DataError(
+            f"{table.path}: unknown text {unknown[0]!r} in the column {name!r}; known: {', '.join(levels)}."
+        )
+    return np.stack([texts == level for level in levels], axis=1).astype(np.float64)
+
+
 def _present(table: Table, name: str) -> np.ndarray:
     """A column without missing values."""
     values = table[name]
@@ -248,16 +288,19 @@ def _present(table: Table, name: str) -> np.ndarray:
     if missing.any():
         raise DataError(
             f"{table.path}: the column {name!r} has no value, NaN or infinity in row {missing.argmax() + 1:,} "
-            f"({missing.sum():,} of {table.rows:,} rows); fill them in or leave those rows out."
+            f"({missing.sum():,} of {table.rows:,} rows); fill them in or leave those rows out, or, in an input, take "
+            "impute='mean', 'last' or 'zero'."
         )
     return values
 
 
-def _numbers(table: Table, name: str) -> np.ndarray:
-    """A column of numbers, all finite."""
+def _numbers(table: Table, name: str, impute: str) -> np.ndarray:
+    """A column of numbers, all finite; with ``impute`` some may be missing."""
     if (kind := table[name].dtype.kind) not in "biuf":
         raise DataError(
             f"{table.path}: the column {name!r} holds {'times' if kind == 'M' else 'text'}, not numbers; leave it out "
             "of the features, or turn it into numbers."
         )
+    if impute and kind == "f" and not np.isinf(table[name]).any():
+        return table[name].astype(np.float64)
     return _present(table, name).astype(np.float64)

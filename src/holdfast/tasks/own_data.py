@@ -14,27 +14,43 @@ classes alike in each; a single sequence is cut by time. Inputs are standardised
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from holdfast.errors import DataError, SettingError
-from holdfast.tasks._base import Arrays, Sequences, Spec
-from holdfast.tasks.columns import ARRAY_NAMES, Columns, Flat, Layout, array_name, labels_of
+from holdfast.tasks._base import IGNORED, Arrays, Sequences, Spec
+from holdfast.tasks.columns import ARRAY_NAMES, Columns, Flat, Impute, Layout, array_name, changing, labels_of
 from holdfast.tasks.formats import data_digest, read_data
 from holdfast.tasks.memory import MEMORY, as_data, digest
 from holdfast.tasks.order import ORDERS, Order, order_of
-from holdfast.tasks.preparation import KINDS, Kind, Preparation, counted
+from holdfast.tasks.preparation import IMPUTE, KINDS, Kind, Preparation, counted
 from holdfast.tasks.tables import SEQUENCE_NAMES, Cases, Data, Table
 
 __all__ = ["OwnData", "OwnTask", "in_memory"]
 
-TIME_NAMES = ("time", "timestamp", "step", "datetime", "date")
+TIME_NAMES = ("time", "timestamp", "step", "datetime", "date", "timepoint", "timepoints", "ds")
 CALENDAR_NAMES = ("year", "quarter", "month", "week", "day", "weekday", "hour", "minute", "second")
-INDEX_NAMES = ("index", "idx", "row", "row_id", "row_number", "rownames", "number", "no", "nr", "#", *SEQUENCE_NAMES)
+INDEX_NAMES = (
+    "index",
+    "idx",
+    "row",
+    "row_id",
+    "row_number",
+    "rownames",
+    "number",
+    "no",
+    "nr",
+    "#",
+    "obs",
+    *SEQUENCE_NAMES,
+)
 UNNAMED = re.compile(r"|unnamed: ?\d+|__index_level_\d+__", re.IGNORECASE)  # an index that pandas saved
 TARGET_NAMES = ("target", "label", "class")  # not "y": in a table it is as often a coordinate
 WINDOW = 100  # steps of a piece, where one long sequence has to be cut into several
@@ -75,9 +91,10 @@ class OwnData:
             array "y") if there is one, else the next step is predicted. Several columns are several numbers.
         sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one.
         time: column that orders the steps of a sequence; None: "time", "step" and the like, else the file's order.
-        features: columns of the inputs; None: all other columns of numbers but row numbers and times.
-        kind: "classification", "regression", "next-step", or "auto": text, truth values and at most 20 different whole
-            numbers are classes.
+        features: columns of the inputs; None: all other columns of numbers but row numbers and times, and columns of
+            text with at most 20 different ones, as zeros and ones.
+        kind: "classification", "regression", "next-step", "tagging" (a class at every step), or "auto": text, truth
+            values and at most 20 different whole numbers are classes, at every step if they change inside sequences.
         layout: "long" (2), "rows" (3), "series" (4) or "auto".
         validation, test: parts of the sequences kept apart; 0 for no such split.
         seed: of the draw of the splits.
@@ -85,6 +102,11 @@ class OwnData:
         standardise: inputs and numbers to predict get mean 0 and deviation 1 on the training split.
         order: of the axes of an array behind the sequences: "time-first", "channels-first" (as in aeon and sktime), or
             "auto": worked out, and asked for where it is open.
+        test_path: a file or folder of its own for the test split; ``test`` is not used then.
+        weights: "balanced" multiplies the training loss of class k by n / (K n_k), n_k of its n sequences being of it;
+            "auto" does so where one class has more than twice as many as another.
+        impute: fill in missing numbers with the "mean" of their channel, the "last" one before them, or "zero"; another
+            channel says where. "" refuses them.
 
     Example:
         >>> import tempfile
@@ -111,14 +133,21 @@ class OwnData:
     window: int | None = None
     standardise: bool = True
     order: Order | Literal["auto"] = "auto"
+    test_path: str | Path | None = None
+    weights: Literal["auto", "balanced", "none"] = "auto"
+    impute: Impute = ""
 
     def load(self) -> OwnTask:
         self._check()
         path = Path(self.path)
-        return self.of(read_data(path), data_digest(path))
+        if self.test_path is None:
+            return self.of(read_data(path), data_digest(path))
+        test = Path(self.test_path)
+        both = hashlib.sha256(f"{data_digest(path)} {data_digest(test)}".encode()).hexdigest()
+        return self.of(read_data(path), both, read_data(test))
 
-    def of(self, data: Data, sha256: str) -> OwnTask:
-        """The task of columns or arrays that have been read; ``sha256`` is their digest."""
+    def of(self, data: Data, sha256: str, test: Data | None = None) -> OwnTask:
+        """The task of data that have been read, and of those of ``test_path``; ``sha256`` is the digest of both."""
         self._check()
         path = Path(self.path)
         if isinstance(data, Table):
@@ -126,30 +155,59 @@ class OwnData:
         else:
             columns, inputs = self._array_columns(data, path)
         flat = columns.gather(data, path)
-        if len(flat) == 1 and columns.target:
+        if len(flat) == 1 and columns.target and flat.tags is None:
             raise DataError(f"{path} has one sequence; to learn an answer a sequence there must be several.")
         choices = [_contents(path, data), _sequences_sentence(columns, flat), inputs]
         kind, classes, sentence = self._kind(columns, flat, path)
-        parts = self._split(flat, kind, path)
-        preparation = self._preparation(kind, columns, classes, parts["train"], choices, path)
+        parts = (self if test is None else dataclasses.replace(self, test=0.0))._split(flat, kind, path)
+        masked = tuple(np.array(columns.channels)[np.isnan(flat.steps).any(axis=0)].tolist())
+        preparation = self._preparation(kind, columns, classes, parts["train"], masked, choices, path)
+        if masked:
+            share = f"{np.isnan(flat.steps).mean():.1%} of the numbers"
+            how = {"mean": "the mean", "last": "the last one before", "zero": "zero"}[self.impute]
+            choices.append(f"Missing: {share}, filled in with {how}; another channel says where for {_listed(masked)}.")
         choices.append(sentence)
-        window = self.window or (WINDOW if len(flat) == 1 and kind == "next-step" else None)
+        every_step = kind in ("next-step", "tagging")
+        window = self.window or (WINDOW if len(flat) == 1 and every_step else None)
         splits = {split: preparation.of(part, path, window) for split, part in parts.items()}
-        pieces = f"pieces of {window} steps" if kind == "next-step" and window else "sequences"
+        if test is not None:
+            place = Path(self.test_path or MEMORY)
+            splits["test"] = preparation.of(columns.gather(test, place), place, window)
+        pieces = f"pieces of {window} steps" if every_step and window else "sequences"
         how = "cut by time" if len(flat) == 1 else f"drawn by sequence with seed {self.seed}"
         choices.append(
-            f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}."
+            f"Splits: {', '.join(f'{len(data):,} {name}' for name, data in splits.items())} ({pieces}), {how}"
+            + (f"; test is {Path(self.test_path or MEMORY).name}." if test is not None else ".")
         )
         scored = splits.get("test") or splits.get("validation") or splits["train"]
         spec = preparation.spec(preparation.baseline(scored))
+        if classes and (weights := self._class_weights(splits["train"].targets, len(classes))):
+            spec = dataclasses.replace(spec, class_weights=weights)
+            choices.append(
+                f"Class weights in the training loss: {min(weights):.2g} to {max(weights):.2g}, as classes are unequal "
+                "(weights='none' for none)."
+            )
         choices.append(_scale_sentence(preparation, scored, spec))
         return OwnTask(spec, splits, preparation, choices, sha256)
 
+    def _class_weights(self, targets: Tensor, classes: int) -> tuple[float, ...]:
+        targets = targets[targets != IGNORED]
+        counts = targets.bincount(minlength=classes)
+        if self.weights == "none" or (self.weights == "auto" and counts.max() <= 2 * counts.min()):
+            return ()
+        there = counts > 0
+        share = len(targets) / (int(there.sum()) * counts.clamp(min=1).double())
+        return tuple(torch.where(there, share, 1.0).tolist())
+
     def _check(self) -> None:
+        if self.weights not in ("auto", "balanced", "none"):
+            raise SettingError(f"OwnData knows the weights auto, balanced and none; got {self.weights!r}.")
         if self.kind not in ("auto", *KINDS):
             raise SettingError(f"OwnData knows the kinds auto, {', '.join(KINDS)}; got {self.kind!r}.")
         if self.layout not in ("auto", "long", "rows", "series"):
             raise SettingError(f"OwnData knows the layouts auto, long, rows and series; got {self.layout!r}.")
+        if self.impute not in ("", *IMPUTE):
+            raise SettingError(f"OwnData knows impute {', '.join(IMPUTE)}, or nothing; got {self.impute!r}.")
         if self.order not in ("auto", *ORDERS):
             raise SettingError(f"OwnData knows the orders auto, {', '.join(ORDERS)}; got {self.order!r}.")
         if self.validation < 0 or self.test < 0 or not self.validation + self.test < 1:
@@ -198,7 +256,8 @@ class OwnData:
                 axes, other = "(sequences, features, time)", "time-first"
             axes = "" if isinstance(arrays, Cases) else f", read as {axes}; order={other!r} if it is not"
         inputs = f"Inputs: {name!r}, {features} feature{'s' if features > 1 else ''}{axes}."
-        return Columns("arrays", tuple(map(str, range(features))), target=targets, order=order), inputs
+        names = tuple(map(str, range(features)))
+        return Columns("arrays", names, target=targets, order=order, impute=self.impute), inputs
 
     def _table_columns(self, table: Table) -> tuple[Columns, str]:
         targets = self._targets()
@@ -208,14 +267,15 @@ class OwnData:
         taken: set[str | None] = {*targets, *(self.features or ()), self.sequence, self.time}
         if not targets and self.kind != "next-step" and (found := _named(table, TARGET_NAMES, taken)):
             targets = (found,)
-        if not targets and self.kind in ("classification", "regression"):
-            raise DataError(f"{table.path}: name the target for {self.kind}; columns: {', '.join(table.columns)}.")
+        if not targets and self.kind in ("classification", "regression", "tagging"):
+            known = ", ".join(table.columns)
+            raise DataError(f"{table.path}: name the target for {self.kind}, target='NAME'; columns: {known}.")
         sequence = self.sequence or _named(table, SEQUENCE_NAMES, taken | {*targets})
         time = self.time or _named(table, TIME_NAMES, taken | {*targets})
         if time is None and not targets and (year := _named(table, ("year",), taken)):
             pairs = zip(table[sequence] if sequence else [0] * table.rows, table[year], strict=True)
             time = year if len({*pairs}) == table.rows else None
-        layout = self._layout(table, bool(targets), sequence, time)
+        layout = self._layout(table, targets, sequence, time)
         if layout == "rows":
             time = None
         roles: set[str | None] = {*targets, sequence, time}
@@ -223,35 +283,56 @@ class OwnData:
             raise DataError(f"{table.path}: {clash[0]!r} cannot be a feature and something else as well.")
         passed = {name: _no_input(name, table[name], bool(targets)) for name in table.columns if name not in roles}
         numbers = [name for name, reason in passed.items() if not reason and table[name].dtype.kind in "biuf"]
-        features = self.features or tuple(numbers)
-        if not features:
+        features = tuple(numbers) if self.features is None else self.features
+        inputs = self.features or [name for name, reason in passed.items() if not reason]
+        texts = [name for name in inputs if layout != "rows" and table[name].dtype == object]
+        count = table.rows if layout == "series" or sequence is None else len(np.unique(table[sequence].astype(str)))
+        levels = {name: _levels(table, name, count, asked=self.features is not None) for name in texts}
+        levels = {name: found for name, found in levels.items() if found}
+        features = tuple(name for name in features if name not in levels)
+        if not features and not levels:
             known = ", ".join(map(repr, table.columns))
             raise DataError(
                 f"{table.path} has no column of numbers left for the inputs; columns: {known}. Row numbers, times and "
-                "dates are taken as inputs only if features names them."
+                "dates are taken as inputs only if you name them, features=('NAME',)."
             )
-        used = {*features, *roles}
+        used = {*features, *roles, *levels}
         left = [name for name in (*table.columns, *table.unusable) if name not in used]
         inputs = f"Inputs: {_listed(features)}"
+        if levels:
+            shown = ", ".join(f"{name!r} ({len(found)} texts)" for name, found in levels.items())
+            inputs += f"{', ' if features else ''}{shown}, as zeros and ones"
         inputs += f"; not used: {_listed(left, [passed.get(name, '') for name in left])}." if left else "."
-        return Columns(layout, features, None if layout == "series" else sequence, time, targets), inputs
+        more: dict[str, Any] = {"text": tuple(levels), "levels": tuple(levels.values()), "impute": self.impute}
+        return Columns(layout, features, None if layout == "series" else sequence, time, targets, **more), inputs
 
-    def _layout(self, table: Table, target: bool, sequence: str | None, time: str | None) -> Layout:
-        layout, known = self.layout, ", ".join(table.columns)
+    def _layout(self, table: Table, targets: tuple[str, ...], sequence: str | None, time: str | None) -> Layout:
+        layout, known, target = self.layout, ", ".join(table.columns), bool(targets)
+        inputs = self.features or [name for name in table.columns if name not in (*targets, sequence, time)]
         if layout == "auto":
             repeated = sequence is not None and len(np.unique(table[sequence].astype(str))) < table.rows
             repeated |= table.path.is_dir()  # a file is a sequence, also if it has one step
-            layout = "long" if self.sequence or repeated else "rows" if target and time is None else "series"
+            wide = (
+                sum(table[name].dtype.kind in "biuf" and not _no_input(name, table[name], target) for name in inputs)
+                > 1
+            )
+            rows = bool(targets) and time is None and wide and self.kind != "tagging"
+            layout = "long" if self.sequence or repeated else "rows" if rows else "series"
         if layout == "long" and sequence is None:
-            raise DataError(f"{table.path}: name the column that says of which sequence a row is; columns: {known}.")
-        if layout == "series" and target:
+            raise DataError(
+                f"{table.path}: name the column that says whose sequence a row is, sequence='NAME'; columns: {known}."
+            )
+        if layout == "series" and target and (self.kind not in ("auto", "tagging") or not _is_class(table[targets[0]])):
             raise DataError(
                 f"{table.path} is one sequence in time, and a target is one answer a sequence. Name the column that "
-                "says of which sequence a row is (sequence), or take layout='rows' if every row is a sequence of its "
-                f"own, or kind='next-step' to predict the next row. Columns: {known}."
+                "says of which sequence a row is, sequence='NAME', or take layout='rows' if every row is a sequence of "
+                f"its own, or kind='tagging' for a class at every step, or kind='next-step' to predict the next row. "
+                f"Columns: {known}."
             )
         if layout == "rows" and not target:
-            raise DataError(f"{table.path}: with every row a sequence, name the target; columns: {known}.")
+            raise DataError(
+                f"{table.path}: with every row a sequence, name the target, target='NAME'; columns: {known}."
+            )
         if layout == "rows" and self.time is not None:
             raise DataError(f"{table.path}: with every row a sequence there is no time column; got {self.time!r}.")
         return layout
@@ -260,9 +341,15 @@ class OwnData:
         """The kind of task, the classes if it has some, and a sentence that says so."""
         if not columns.target:
             return "next-step", (), "Target: the next step of every input (next-step prediction)."
-        names, first = _listed(columns.target), flat.targets[0]
+        names, first = _listed(columns.target), flat.targets[0] if flat.tags is None else flat.tags
+        if flat.tags is not None and (self.kind not in ("auto", "tagging") or not _is_class(first)):
+            odd = flat.tags != np.repeat(flat.targets[0], flat.lengths)
+            index = int(np.searchsorted(np.cumsum(flat.lengths), odd.argmax(), side="right"))
+            raise changing(path, columns.target[0], flat.ids[index])
+        tagging = flat.tags is not None or self.kind == "tagging"
         numeric = all(y.dtype.kind in "iuf" for y in flat.targets)
-        if self.kind == "regression" or (self.kind == "auto" and (len(flat.targets) > 1 or not _discrete(first, flat))):
+        discrete = tagging or _discrete(first, flat)
+        if self.kind == "regression" or (self.kind == "auto" and (len(flat.targets) > 1 or not discrete)):
             if any(y.dtype.kind not in "biuf" for y in flat.targets):
                 raise DataError(f"{path}: the target {names} holds text; regression needs numbers.")
             hint = (
@@ -272,11 +359,12 @@ class OwnData:
         if len(flat.targets) > 1:
             raise DataError(f"{path}: classification has one target, got {len(flat.targets)}: {names}.")
         values, counts = np.unique(np.array(labels_of(first)), return_counts=True)
-        order = sorted(range(len(values)), key=lambda index: (float(values[index]) if numeric else 0.0, values[index]))
+        amounts = _amounts(values)
+        order = sorted(range(len(values)), key=lambda index: (amounts[index], values[index]))
         classes = tuple(str(values[index]) for index in order)
         if len(values) < 2:
             raise DataError(f"{path}: the target {names} is {values[0]!s} everywhere; classification needs 2 classes.")
-        if len(values) > max(2, len(flat) // 2):
+        if not tagging and len(values) > max(2, len(flat) // 2):
             raise DataError(
                 f"{path}: the target {names} has {len(values):,} classes in {len(flat):,} sequences, too few of each; "
                 "take kind='regression', or another column."
@@ -284,6 +372,12 @@ class OwnData:
         shares = ", ".join(f"{values[index]} ({counts[index]:,})" for index in order[:12])
         more = f" and {len(classes) - 12} more" if len(classes) > 12 else ""
         hint = "; kind='regression' if it is an amount" if numeric and self.kind == "auto" else ""
+        if tagging:
+            return (
+                "tagging",
+                classes,
+                f"Target: {names} at every step, {len(classes)} classes: {shares}{more} (tagging).",
+            )
         sentence = f"Target: {names}, {len(classes)} classes: {shares}{more} (classification){hint}."
         return "classification", classes, sentence
 
@@ -298,7 +392,7 @@ class OwnData:
         if kept < least or (kind == "classification" and kept < 2):
             raise DataError(
                 f"{path} has {unit} {what}: not enough for a validation split of {sizes['validation']}, a test split "
-                f"of {sizes['test']} and training; add data, or set validation or test to 0."
+                f"of {sizes['test']} and training; add data, or take validation=0 or test=0."
             )
         ends = {
             "train": (0, kept),
@@ -327,11 +421,22 @@ class OwnData:
         return shuffled[np.argsort(place, kind="stable")]
 
     def _preparation(
-        self, kind: Kind, columns: Columns, classes: tuple[str, ...], train: Flat, choices: list[str], path: Path
+        self,
+        kind: Kind,
+        columns: Columns,
+        classes: tuple[str, ...],
+        train: Flat,
+        masked: tuple[str, ...],
+        choices: list[str],
+        path: Path,
     ) -> Preparation:
         mean, std, constant = self._moments(train.steps, path)
+        if (empty := np.isnan(mean)).any():
+            raise DataError(f"{path}: {columns.channels[empty.argmax()]!r} has no number in the training split.")
+        numbers = 1 if columns.layout == "rows" else len(columns.features)
+        mean[numbers:], std[numbers:] = 0, 1  # zeros and ones of texts stay what they are
         if constant.any() and self.standardise:
-            names = ("all steps",) if columns.layout == "rows" else columns.features
+            names = ("all steps",) if columns.layout == "rows" else columns.channels
             same = [names[index] for index in np.flatnonzero(constant)]
             choices.append(f"Constant in the training split: {_listed(same)}; it tells a model nothing.")
         target_mean = target_std = np.array([])
@@ -341,17 +446,20 @@ class OwnData:
             if constant.any():
                 raise DataError(f"{path}: the target is {values[0][constant.argmax()]} in all of the training split.")
         mean, std, target_mean, target_std = (tuple(row.tolist()) for row in (mean, std, target_mean, target_std))
-        return Preparation(kind, columns, mean, std, classes, target_mean, target_std)
+        return Preparation(kind, columns, mean, std, classes, target_mean, target_std, masked)
 
     def _moments(self, values: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and deviation of each column, and which columns are constant; those keep a deviation of 1."""
-        constant = values.min(axis=0) == values.max(axis=0)
+        empty = np.isnan(values).all(axis=0)
+        known = np.where(empty, 0.0, values) if empty.any() else values
+        constant = (np.nanmin(known, axis=0) == np.nanmax(known, axis=0)) & ~empty
         if not self.standardise:
             return np.zeros(values.shape[1]), np.ones(values.shape[1]), constant
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-            mean, std = values.mean(axis=0), values.std(axis=0)
+            mean, std = np.nanmean(known, axis=0), np.nanstd(known, axis=0)
         std = np.where(constant | (std == 0), 1.0, std)
-        if not np.isfinite(mean).all() or not np.isfinite(std).all():
+        mean = np.where(empty, np.nan, mean)
+        if np.isinf(mean).any() or not np.isfinite(std).all() or (np.isnan(mean) & ~empty).any():
             raise DataError(
                 f"{path}: some numbers are too large for their mean and deviation to be computed; rescale them."
             )
@@ -396,10 +504,11 @@ def _sequences_sentence(columns: Columns, flat: Flat) -> str:
 
 def _scale_sentence(preparation: Preparation, scored: Sequences, spec: Spec) -> str:
     """What a score means: in which units, and what a simple answer gets."""
-    if preparation.kind == "classification":
+    if preparation.classes:
         return f"Score: accuracy; always the most frequent class has {spec.baseline:.3f}."
     if preparation.kind == "next-step":
-        repeat = float((counted(scored, scored.targets) - counted(scored, scored.inputs)).square().mean())
+        before = scored.inputs[..., : scored.targets.shape[-1]]
+        repeat = float((counted(scored, scored.targets) - counted(scored, before)).square().mean())
         return (
             f"Score: mean squared error in units of each input's deviation; the mean has {spec.baseline:.3g}, "
             f"repeating the last step {repeat:.3g}."
@@ -418,6 +527,14 @@ def _contents(path: Path, data: Data) -> str:
     return f"{path.name}: arrays {', '.join(f'{name} {array.shape}' for name, array in data.items())}."
 
 
+def _amounts(names: np.ndarray) -> list[float]:
+    """What names of classes are as numbers, if all of them are numbers; else zeros."""
+    try:
+        return [float(name) for name in names]
+    except ValueError:
+        return [0.0] * len(names)
+
+
 def _named(table: Table, names: tuple[str, ...], taken: Container[str | None]) -> str | None:
     """The column that goes by one of the names, in any case of letters."""
     there = {name.lower(): name for name in reversed(table.columns) if name not in taken}
@@ -432,6 +549,24 @@ def _no_input(name: str, values: np.ndarray, target: bool) -> str:
     if low in INDEX_NAMES and values.dtype.kind in "iu" and (values == values[0] + np.arange(len(values))).all():
         return "row numbers" if values[0] in (0, 1) else ""
     return "time" if low in TIME_NAMES or (not target and low in CALENDAR_NAMES) else ""
+
+
+def _is_class(values: np.ndarray) -> bool:
+    """Whether answers at every step look like classes."""
+    if values.dtype.kind not in "iuf":
+        return values.dtype.kind != "M"
+    different = np.unique(values)
+    return len(different) <= MOST_CLASSES and bool((different == np.round(different)).all())
+
+
+def _levels(table: Table, name: str, sequences: int, *, asked: bool) -> tuple[str, ...]:
+    """The different texts of a column that can be an input as zeros and ones; none if it cannot."""
+    found = tuple(sorted({str(value) for value in table[name].tolist() if value is not None}))
+    if asked and not 2 <= len(found) <= 100:
+        raise DataError(
+            f"{table.path}: the column {name!r} holds text, {len(found):,} different ones; an input may have 2 to 100."
+        )
+    return found if asked or 2 <= len(found) <= min(MOST_CLASSES, sequences // 2) else ()
 
 
 def _discrete(values: np.ndarray, flat: Flat) -> bool:

@@ -2,6 +2,7 @@
 
     x ← (x - mean_c) / std_c    (1) a feature c at a time; mean and std are those of the training split
     y ← (y - mean) / std        (2) numbers to predict; answers go back by y · std + mean
+    x ← mean_c, 0, or the last  (3) where a number is missing; a channel of ones and zeros says where
 
 A ``Preparation`` is what a model file has to remember of its data: columns, classes, means and deviations.
 """
@@ -19,8 +20,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import DataError
-from holdfast.tasks._base import Sequences, Spec
-from holdfast.tasks.columns import Columns, Flat, labels_of
+from holdfast.tasks._base import IGNORED, Sequences, Spec
+from holdfast.tasks.columns import Columns, Flat, changing, labels_of
 from holdfast.tasks.formats import read_data
 from holdfast.tasks.memory import MEMORY, as_data
 from holdfast.tasks.order import ORDERS
@@ -28,8 +29,9 @@ from holdfast.tasks.tables import Table
 
 __all__ = ["Kind", "Preparation", "Prepared"]
 
-Kind = Literal["classification", "regression", "next-step"]
-KINDS = "classification", "regression", "next-step"
+Kind = Literal["classification", "regression", "next-step", "tagging"]
+KINDS = "classification", "regression", "next-step", "tagging"
+IMPUTE = "mean", "last", "zero"
 LAYOUTS = "long", "rows", "series", "arrays"
 
 
@@ -60,11 +62,12 @@ class Preparation:
     """What was worked out from a training file, to be done again with the next one.
 
     Args:
-        kind: "classification", "regression" or "next-step".
+        kind: "classification", "regression", "next-step", or "tagging", a class at every step.
         columns: where the sequences are.
         mean, std: of the features (1).
         classes: their names, in the order of the model's outputs.
         target_mean, target_std: of the numbers to predict (2).
+        masked: channels with numbers missing in the training data: each has one more that says where (3).
 
     Example:
         >>> columns = Columns("long", ("x",), sequence="id", target=("y",))
@@ -82,20 +85,28 @@ class Preparation:
     classes: tuple[str, ...] = ()
     target_mean: tuple[float, ...] = ()
     target_std: tuple[float, ...] = ()
+    masked: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        features = 1 if self.columns.layout == "rows" else len(self.columns.features)
+        columns = self.columns
+        if len(columns.text) != len(columns.levels) or columns.impute not in ("", *IMPUTE):
+            raise DataError("A preparation has levels for each column of text, and a known way to impute.")
+        features = len(columns.channels)
+        if {*self.masked} - {*columns.channels}:
+            raise DataError(f"A preparation masks channels of its own, got {self.masked}.")
         targets = len(self.target_mean)
         if self.kind not in KINDS or self.columns.layout not in LAYOUTS or self.columns.order not in ORDERS:
             known = "; ".join(", ".join(names) for names in (KINDS, LAYOUTS, ORDERS))
             raise DataError(f"A preparation is of a kind, a layout and an order ({known}).")
-        if not self.columns.features or not features == len(self.mean) == len(self.std):
+        if not features or not features == len(self.mean) == len(self.std):
             raise DataError(f"A preparation of {features} features needs as many means and deviations.")
         if not all(map(math.isfinite, (*self.mean, *self.std, *self.target_mean, *self.target_std))):
             raise DataError("A preparation's means and deviations are finite numbers.")
         if targets != len(self.target_std) or min((*self.std, *self.target_std)) <= 0:
             raise DataError("A preparation's deviations are positive, one for each mean.")
-        if (self.kind == "classification") != bool(self.classes) or (self.kind == "regression") != bool(targets):
+        if (self.kind in ("classification", "tagging")) != bool(self.classes) or (self.kind == "regression") != bool(
+            targets
+        ):
             raise DataError(
                 f"A preparation for {self.kind} has {len(self.classes)} classes and {targets} target means."
             )
@@ -149,45 +160,57 @@ class Preparation:
 
     def spec(self, baseline: float | None = None) -> Spec:
         """What a model must take in and give out."""
-        inputs = 1 if self.columns.layout == "rows" else len(self.columns.features)
-        if self.kind == "classification":
-            classes = self.classes
-            return Spec(inputs, len(classes), "cross_entropy", "accuracy", classes=classes, baseline=baseline)
-        outputs = len(self.target_mean) or inputs
-        return Spec(inputs, outputs, "mse", "mse", every_step=self.kind == "next-step", baseline=baseline)
+        inputs, every = len(self.mean) + len(self.masked), self.kind in ("next-step", "tagging")
+        if self.classes:
+            scored: Any = {"loss": "cross_entropy", "metric": "accuracy", "classes": self.classes}
+            return Spec(inputs, len(self.classes), every_step=every, baseline=baseline, **scored)
+        outputs = len(self.target_mean) or len(self.columns.features)
+        return Spec(inputs, outputs, "mse", "mse", every_step=every, baseline=baseline)
 
     def baseline(self, data: Sequences) -> float:
         """The score of the best constant answer on these sequences."""
-        if self.kind == "classification":
-            return float(data.targets.bincount().max()) / len(data.targets)
+        if self.classes:
+            targets = data.targets[data.targets != IGNORED]
+            return float(targets.bincount().max()) / len(targets)
         values = counted(data, data.targets) if self.kind == "next-step" else data.targets
         return float(values.double().var(dim=0, correction=0).mean())
 
     def of(self, flat: Flat, path: Path, window: int | None = None) -> Sequences:
         """Gathered sequences as a model takes them in; for next-step prediction in pieces of ``window`` steps."""
+        if self.kind == "tagging":
+            begins, counts = _windows(flat, window, 0)
+            inside = np.arange(counts.max()) < counts[:, None]
+            targets = torch.full(inside.shape, IGNORED)
+            tags = np.repeat(flat.targets[0], flat.lengths) if flat.tags is None else flat.tags
+            rows = (begins[:, None] + np.arange(counts.max()))[inside]
+            targets[torch.from_numpy(inside)] = self._indices(tags, path)[torch.from_numpy(rows)]
+            return Sequences(self._padded(flat, begins, counts, path), targets, _lengths(counts))
         if self.kind != "next-step":
+            if flat.tags is not None:
+                odd = flat.tags != np.repeat(flat.targets[0], flat.lengths)
+                index = int(np.searchsorted(np.cumsum(flat.lengths), odd.argmax(), side="right"))
+                raise changing(path, self.columns.target[0], flat.ids[index])
             inputs = self._padded(flat, flat.begins, flat.lengths, path)
             return Sequences(inputs, self._targets(flat, path), _lengths(flat.lengths))
         if (short := flat.lengths < 2).any():
             raise DataError(f"{path}: the sequence {flat.ids[short.argmax()]!r} has 1 step and so no next step.")
-        begins, counts = _windows(flat, window)
+        begins, counts = _windows(flat, window, 1)
         inputs, targets = (self._padded(flat, begins + later, counts, path) for later in (0, 1))
-        return Sequences(inputs, targets, _lengths(counts))
+        return Sequences(inputs, targets[..., : len(self.columns.features)], _lengths(counts))
 
     def answers(self, outputs: Tensor) -> list[str] | np.ndarray:
         """What a model's outputs say, in the data's own words: names of classes, or numbers in original units."""
         values = outputs.detach().double().cpu()
-        if self.kind == "classification":
+        if self.classes:
             return [self.classes[index] for index in values.argmax(dim=-1).flatten().tolist()]
-        mean, std = (self.mean, self.std) if self.kind == "next-step" else (self.target_mean, self.target_std)
+        mean, std = self.target_mean, self.target_std
+        if self.kind == "next-step":
+            mean, std = (row[: len(self.columns.features)] for row in (self.mean, self.std))
         return values.numpy() * np.array(std) + np.array(mean)  # (2)
 
     def _targets(self, flat: Flat, path: Path) -> Tensor:
         if self.kind == "classification":
-            index, values = {name: index for index, name in enumerate(self.classes)}, labels_of(flat.targets[0])
-            if unknown := sorted(set(values) - set(index)):
-                raise DataError(f"{path}: unknown class {unknown[0]!r}; known: {', '.join(self.classes)}.")
-            return torch.tensor([index[value] for value in values])
+            return self._indices(flat.targets[0], path)
         if any(y.dtype.kind not in "biuf" for y in flat.targets) or len(flat.targets) != len(self.target_mean):
             raise DataError(
                 f"{path}: expected {len(self.target_mean)} columns of numbers as the target {self.columns.target}."
@@ -195,9 +218,31 @@ class Preparation:
         values = np.stack([y.astype(np.float64) for y in flat.targets], axis=1)
         return _finite((values - np.array(self.target_mean)) / np.array(self.target_std), path)  # (2)
 
+    def _indices(self, values: np.ndarray, path: Path) -> Tensor:
+        index, names = {name: index for index, name in enumerate(self.classes)}, labels_of(values)
+        if unknown := sorted(set(names) - set(index)):
+            raise DataError(f"{path}: unknown class {unknown[0]!r}; known: {', '.join(self.classes)}.")
+        return torch.tensor([index[name] for name in names])
+
+    def _standard(self, flat: Flat) -> np.ndarray:
+        """(all steps, inputs): (3), then (1), then where the masked channels had nothing."""
+        steps, missing = flat.steps, np.isnan(flat.steps)
+        if missing.any():
+            if self.columns.impute == "last":
+                row = np.where(missing, -1, np.arange(len(steps))[:, None])
+                row = np.maximum.accumulate(row, axis=0)  # the last row with a number, also of sequences before
+                here = row >= np.repeat(flat.begins, flat.lengths)[:, None]
+                steps = np.where(here, np.take_along_axis(steps, np.maximum(row, 0), axis=0), np.nan)
+            fill = 0.0 if self.columns.impute == "zero" else np.array(self.mean)
+            steps = np.where(np.isnan(steps), fill, steps)
+        with np.errstate(over="ignore"):  # caught by _finite
+            standard = (steps - np.array(self.mean)) / np.array(self.std)  # (1)
+        which = [self.columns.channels.index(name) for name in self.masked]
+        return np.concatenate([standard, missing[:, which]], axis=1) if which else standard
+
     def _padded(self, flat: Flat, begins: np.ndarray, counts: np.ndarray, path: Path) -> Tensor:
         """(n, time, features): ``counts`` standardised steps from ``begins`` on, then zeros."""
-        longest, features = int(counts.max()), flat.steps.shape[1]
+        longest, features = int(counts.max()), flat.steps.shape[1] + len(self.masked)
         if (total := 8 * len(counts) * longest * features) > max(2**30, 64 * flat.steps.nbytes):
             raise DataError(
                 f"{path}: padding {len(counts):,} sequences to the longest, {longest:,} steps, takes "
@@ -205,9 +250,7 @@ class Preparation:
             )
         inside = np.arange(longest) < counts[:, None]
         padded = np.zeros((len(counts), longest, features))
-        with np.errstate(over="ignore"):  # caught by _finite
-            standard = (flat.steps - np.array(self.mean)) / np.array(self.std)  # (1)
-        padded[inside] = standard[(begins[:, None] + np.arange(longest))[inside]]
+        padded[inside] = self._standard(flat)[(begins[:, None] + np.arange(longest))[inside]]
         return _finite(padded, path)
 
 
@@ -219,13 +262,14 @@ def counted(data: Sequences, values: Tensor) -> Tensor:
     return values[data.lengths.new_tensor(range(steps)) < data.lengths[:, None]]
 
 
-def _windows(flat: Flat, window: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Begin and number of input steps of every piece. The step after each is its target, so the last is no input."""
+def _windows(flat: Flat, window: int | None, ahead: int) -> tuple[np.ndarray, np.ndarray]:
+    """Begin and number of input steps of every piece. With targets one step ``ahead``, the last step is no input."""
+    lengths = flat.lengths - ahead
     if window is None:
-        return flat.begins, flat.lengths - 1
-    pieces = -(-(flat.lengths - 1) // window)
+        return flat.begins, lengths
+    pieces = -(-lengths // window)
     inside = (np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * window
-    return np.repeat(flat.begins, pieces) + inside, np.minimum(window, np.repeat(flat.lengths - 1, pieces) - inside)
+    return np.repeat(flat.begins, pieces) + inside, np.minimum(window, np.repeat(lengths, pieces) - inside)
 
 
 def _lengths(counts: np.ndarray) -> Tensor | None:
@@ -241,10 +285,14 @@ def _finite(values: np.ndarray, path: Path) -> Tensor:
 
 def _plain(name: str, value: Any) -> Any:
     """A field from JSON: text or nothing for the single ones, a list of only texts or only numbers for the others."""
-    if name in ("kind", "layout", "sequence", "time", "order"):
+    if name in ("kind", "layout", "sequence", "time", "order", "impute"):
         if value is None or isinstance(value, str):
             return value
     elif isinstance(value, list):
+        if name == "levels" and all(
+            isinstance(one, list) and all(isinstance(text, str) for text in one) for one in value
+        ):
+            return tuple(map(tuple, value))
         if all(isinstance(item, str) for item in value):
             return tuple(value)
         if all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):

@@ -47,7 +47,10 @@ __all__ = [
 COLUMNS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 ARRAYS = (".npz", ".npy")
 EXTENSIONS = (*ARRAYS, *COLUMNS, ".ts", ".arff", ".xlsx")
-SEQUENCE_NAMES = ("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id")
+SEQUENCE_NAMES = (
+    *("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id"),
+    *("case", "case_id", "instance", "instances", "unique_id", "item_id"),  # as other libraries call it
+)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 

@@ -224,6 +224,7 @@ class _Run:
     ):  # fmt: skip
         self.fabric, self.task, self.training, self.folder, self.watch = fabric, task, training, folder, watch
         self.spec = task.spec
+        self.class_weights = torch.tensor(weights) if (weights := getattr(task.spec, "class_weights", ())) else None
         self.raw = model
         self._check_settings()
         self.updates, self.every = run_lengths(task, training)
@@ -341,14 +342,15 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = training.lr * factor
         self.optimiser.zero_grad()
-        loss = 0.0
+        loss, per = 0.0, count / whole.inputs.shape[1] if training.loss_per == "sequence" else 1.0
         for piece, scored in _pieces(batch, training.truncation, self.spec.every_step):
             with contextlib.nullcontext() if scored else torch.no_grad():
                 answers, state = self.model(piece.inputs, piece.lengths, self.state)
             if scored:
-                part = loss_sum(self.spec.loss, answers, piece) * (world / max(count, 1))
+                part = loss_sum(self.spec.loss, answers, piece, self.class_weights) * (world / max(count, 1))
                 if self.penalty is not None and (more := self.penalty()) is not None:
                     part = part + more
+                part = part * per
                 self.fabric.backward(part)
                 loss += float(part.detach()) / world
             self.state = _detached(state) if training.carry_state or training.truncation else None

@@ -49,8 +49,8 @@ def target_count(loss: str, batch: Answerable) -> int:
     return int(mask.sum()) * batch.targets[0, 0].numel()
 
 
-def loss_sum(loss: str, answers: Tensor, batch: Answerable) -> Tensor:
-    """The sum of the loss over a batch: squared errors, or cross-entropies in nats.
+def loss_sum(loss: str, answers: Tensor, batch: Answerable, weights: Tensor | None = None) -> Tensor:
+    """The sum of the loss over a batch: squared errors, or cross-entropies in nats, each times its class's weight.
 
     Example:
         >>> from holdfast.tasks import Batch
@@ -60,7 +60,8 @@ def loss_sum(loss: str, answers: Tensor, batch: Answerable) -> Tensor:
     targets = batch.targets
     if loss == "cross_entropy":
         flat = answers.reshape(-1, answers.shape[-1])
-        return nn.functional.cross_entropy(flat, targets.reshape(-1), ignore_index=_IGNORED, reduction="sum")
+        options: dict[str, Any] = {"ignore_index": _IGNORED, "reduction": "sum", "weight": weights}
+        return nn.functional.cross_entropy(flat, targets.reshape(-1), **options)
     if answers.shape != targets.shape:
         raise ShapeError(f"The answers have shape {tuple(answers.shape)}, the targets {tuple(targets.shape)}.")
     if loss == "mse":

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 import holdfast
 from holdfast.cells import CheckedLoad
 from holdfast.errors import SettingError, ShapeError
-from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss
+from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
+from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
 from holdfast.types import State
 
@@ -99,7 +101,29 @@ def _is_width(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf")
 
 
-_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": TreeLoss}
+def _tree_loss(
+    tree: float = 0.0,
+    margin: float = 0.0,
+    ridge: float = 0.0,
+    threshold: float = 1.0,
+    target: str = "gru",
+    forms: Literal["min", "mean", "given", "nodes"] | None = None,
+    teacher: str | None = None,
+) -> TreeLoss:
+    """``TreeLoss``; with ``teacher``, the run of a GRU of reset = "before", its target goes along with that GRU."""
+    if teacher is None:
+        return TreeLoss(tree, margin, ridge, threshold, target, forms)
+    weights = load(Path(teacher) / "best.safetensors")["model"]
+    own = {name.removeprefix("rnn.l0."): it for name, it in weights.items() if name.startswith("rnn.l0.")}
+    if target != "gru" or set(own) != {"weight_ih", "weight_hh", "bias"}:
+        raise SettingError(f'loss.teacher must be the run of a GRU with reset = "before", got {teacher}.')
+    with torch.random.fork_rng(devices=[]):  # a model's own weights do not depend on whether it has a teacher
+        cell = holdfast.GRUCell(own["weight_ih"].shape[1], own["weight_hh"].shape[1], reset="before")
+    cell.load_state_dict(own)
+    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms)
+
+
+_NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": _tree_loss}
 """Options that are tables in a settings file and objects in code."""
 
 
@@ -124,6 +148,7 @@ class SequenceModel(CheckedLoad):
         readout: from the layer's output to the answer.
         embedding: for inputs that are token indices.
         every_step: answer at every step instead of at each sequence's last.
+        direct: the readout gets (h, e) instead of h.
         input_dropout, output_dropout: in training.
 
     Shape:
@@ -144,10 +169,12 @@ class SequenceModel(CheckedLoad):
         embedding: nn.Embedding | None = None,
         *,
         every_step: bool = False,
+        direct: bool = False,
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
     ):
         super().__init__()
+        self.direct = direct
         self.embedding, self.rnn, self.readout, self.every_step = embedding, rnn, readout, every_step
         self.input_dropout, self.output_dropout = nn.Dropout(input_dropout), nn.Dropout(output_dropout)
 
@@ -160,7 +187,7 @@ class SequenceModel(CheckedLoad):
     ) -> tuple[Tensor, Tensor | State]:
         xs = inputs if self.embedding is None else self.embedding(inputs)  # (1)
         xs = self.input_dropout(xs)
-        padded = lengths is not None and bool((lengths < len(xs)).any())
+        seen, padded = xs, lengths is not None and bool((lengths < len(xs)).any())
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
         hs, last = self.rnn(xs, state, need_output=self.every_step)  # (2)
@@ -168,6 +195,11 @@ class SequenceModel(CheckedLoad):
             hs = self._last(last)
         elif padded:
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
+        if self.direct:
+            if not self.every_step:
+                ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
+                seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
+            hs = torch.cat((hs, seen), dim=-1)
         return self.readout(self.output_dropout(hs)), last  # (3)
 
     def penalty(self) -> Tensor | None:
@@ -219,7 +251,7 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
     )
     if network.context is not None:
         rnn = truncate(rnn, network.context)  # pyright: ignore[reportArgumentType]
-    width = network.hidden_size * (2 if network.bidirectional else 1)
+    width = network.hidden_size * (2 if network.bidirectional else 1) + network.direct * features
     readout = nn.Linear(width, spec.output_size)
     if network.tied:
         if embedding is None or (spec.output_size, width) != tuple(embedding.weight.shape):
@@ -230,6 +262,7 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
         readout,
         embedding,
         every_step=spec.every_step,
+        direct=network.direct,
         input_dropout=network.input_dropout,
         output_dropout=network.output_dropout,
     )
@@ -245,14 +278,20 @@ def _embedding(network: ModelSettings, spec: Spec, vectors: Tensor | None) -> nn
         return None
     if network.embedding == "one-hot":
         return nn.Embedding.from_pretrained(torch.eye(spec.input_size), freeze=True)
-    if vectors is None:
+    if vectors is None and not network.frozen:
         return nn.Embedding(spec.input_size, network.embedding or network.hidden_size)
+    if vectors is None:
+        vectors = torch.randn(spec.input_size, network.embedding or network.hidden_size)
     if len(vectors) != spec.input_size or network.embedding not in (None, vectors.shape[1]):
         raise ShapeError(
             f"The embedding expects vectors of shape ({spec.input_size}, {network.embedding or 'any'}), "
             f"got {tuple(vectors.shape)}."
         )
-    return nn.Embedding.from_pretrained(vectors.to(torch.get_default_dtype()), freeze=False)
+    vectors = vectors.to(torch.get_default_dtype())
+    if network.frozen:
+        std, mean = torch.std_mean(vectors, dim=0, correction=0)
+        vectors = (vectors - mean) / torch.where(std > 0, std, 1.0)
+    return nn.Embedding.from_pretrained(vectors, freeze=network.frozen)
 
 
 def option_types(name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from holdfast.errors import SettingError
 from holdfast.optim import PathAdam, PathSGD
+from holdfast.rrnn import PhasedAdam
 from holdfast.stability import Projected, Region, Truncated, project_
 
 __all__ = ["OPTIMISERS", "build_optimiser"]
@@ -33,6 +34,7 @@ def _factory(optimiser: Callable[..., torch.optim.Optimizer], *, reads_model: bo
 OPTIMISERS: dict[str, Factory] = {
     "sgd": _factory(torch.optim.SGD),
     "adam": _factory(torch.optim.Adam),
+    "phased-adam": _factory(PhasedAdam),
     "adamw": _factory(torch.optim.AdamW),
     "rmsprop": _factory(torch.optim.RMSprop),
     "adagrad": _factory(torch.optim.Adagrad),

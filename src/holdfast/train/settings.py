@@ -39,7 +39,9 @@ class ModelSettings:
         hidden_size, layers, bidirectional, dropout: as in ``torch.nn.RNN``; dropout acts between layers.
         initial_state: "zeros", "learned", or a number: the standard deviation of a random start in training.
         embedding: features of a token: a size, "one-hot", or None for as many as hidden units. Without tokens: unused.
+        frozen: the embedding is not trained, and each of its entries has mean 0 and variance 1 over the tokens.
         input_dropout, output_dropout: on what enters the first layer and what enters the readout.
+        direct: the readout sees the input of its step too, as S1's q_t = g(x_t, h_t).
         tied: the readout's weight is the embedding's.
         context: k: every output comes from the last k inputs alone, as ``holdfast.stability.truncate`` makes it; None:
             from all of them.
@@ -57,8 +59,10 @@ class ModelSettings:
     dropout: float = 0.0
     initial_state: Literal["zeros", "learned"] | float = "zeros"
     embedding: int | Literal["one-hot"] | None = None
+    frozen: bool = False
     input_dropout: float = 0.0
     output_dropout: float = 0.0
+    direct: bool = False
     tied: bool = False
     context: int | None = None
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -132,6 +136,8 @@ class Training:
         updates, epochs: how long; one of the two.
         seconds: stop after this much training time, over all sittings, if it comes first. Where the clock stops a run
             is not reproducible.
+        loss_per: what the loss is a mean over: "answer", or "sequence": the loss of all steps of a sequence is summed,
+            as S1 does. The gradient, and what ``clip`` compares, is larger by the number of steps.
         clip: largest norm of the gradient, over all parameters; None leaves it.
         schedule: of the learning rate.
         truncation: backpropagate through at most this many steps; a sequence is read in pieces of that length.
@@ -149,6 +155,7 @@ class Training:
         spike_at: what a spike is; more than 20 where gradients are clipped, so that large ones are used.
         nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.
+        weights: which ones the run is for, and is loaded with: those of the "best" evaluation, or the "last".
 
     Example:
         >>> Training(updates=100, lr=1e-2).schedule.kind
@@ -162,6 +169,7 @@ class Training:
     updates: int | None = None
     epochs: float | None = None
     seconds: float | None = None
+    loss_per: Literal["answer", "sequence"] = "answer"
     clip: float | None = None
     schedule: LRSchedule = dataclasses.field(default_factory=LRSchedule)
     truncation: int | None = None
@@ -176,6 +184,7 @@ class Training:
     spike_at: float = 20.0
     nonfinite: Literal["stop", "skip"] = "stop"
     seed: int = 0
+    weights: Literal["best", "last"] = "best"
 
     def __post_init__(self) -> None:
         if (self.updates is None) == (self.epochs is None):
@@ -192,8 +201,12 @@ class Training:
             raise SettingError(
                 f"monitor must be one of evaluate_on ({', '.join(self.evaluate_on)}), got {self.monitor!r}."
             )
+        if self.loss_per not in ("answer", "sequence"):
+            raise SettingError(f'loss_per must be "answer" or "sequence", got {self.loss_per!r}.')
         if self.spikes not in ("allow", "rewind"):
             raise SettingError(f'spikes must be "allow" or "rewind", got {self.spikes!r}.')
+        if self.weights not in ("best", "last"):
+            raise SettingError(f'weights must be "best" or "last", got {self.weights!r}.')
         if self.nonfinite not in ("stop", "skip"):
             raise SettingError(f'nonfinite must be "stop" or "skip", got {self.nonfinite!r}.')
 

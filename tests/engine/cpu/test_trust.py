@@ -87,6 +87,9 @@ FUSED = {
     "slice of one": lambda c, d, h, u, b: (h + d)[:, :1] * d,
     "split of one": lambda c, d, h, u, b: torch.tanh((h @ u + d).split([1, 5], 1)[0] * d + h),
     "weight beside one feature": lambda c, d, h, u, b: (b * h)[:, :1] + b * d,
+    "halves of a weight": lambda c, d, h, u, b: torch.tanh(
+        d + torch.cat([h @ m.mT * k for k, m in enumerate(u.chunk(2))], 1)
+    ),
     # gradients are autograd's
     "straight-through": lambda c, d, h, u, b: Sign.apply(d + h @ u) * 0.5 + 0.1 * h,
     "straight-through weight": lambda c, d, h, u, b: torch.tanh(d + h @ Sign.apply(u) * 0.3),

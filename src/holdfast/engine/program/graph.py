@@ -58,7 +58,9 @@ class Node:
 
     @property
     def inputs(self) -> list[Node]:
-        return list(_nodes((self.args, self.kwargs)))
+        found: list[Node] = []
+        mapped((self.args, self.kwargs), found.append)
+        return found
 
     @property
     def is_random(self) -> bool:
@@ -241,14 +243,3 @@ def mapped(value: Any, place: Callable[[Any], Any], kind: type = Node) -> Any:
     if isinstance(value, dict):
         return {k: mapped(v, place, kind) for k, v in value.items()}
     return value
-
-
-def _nodes(value: Any) -> Iterable[Node]:
-    if isinstance(value, Node):
-        yield value
-    elif isinstance(value, list | tuple):
-        for v in value:
-            yield from _nodes(v)
-    elif isinstance(value, dict):
-        for v in value.values():
-            yield from _nodes(v)

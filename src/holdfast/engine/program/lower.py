@@ -5,7 +5,7 @@
 Every live node gets one of four kinds of value:
 
     Rows      something for each sample: a tile, and how the tensor's axes lie in its features
-    Static    made of weights alone: PyTorch computes it once a sequence, in ``prologue``
+    Static    made of weights alone: PyTorch computes it once per sequence, in ``prologue``
     Total     summed over samples: the sum over all steps is finished by PyTorch after the loop, in ``finish``
     Constant  one number everywhere
 
@@ -29,7 +29,6 @@ from holdfast.engine.program.graph import Graph, Node, Unsupported, mapped
 from holdfast.engine.program.rules import RULES
 from holdfast.engine.program.tiles import (
     MASKS,
-    TILES,
     Constant,
     Fold,
     Gather,
@@ -47,8 +46,8 @@ from holdfast.engine.program.tiles import (
     Tile,
     Weight,
     in_order,
-    operands,
     reachable,
+    read_by,
     with_operands,
 )
 from holdfast.engine.program.trace import Batch, Traced
@@ -117,42 +116,35 @@ def _share(news: list[Tile], program: StepProgram, low: Lowering) -> tuple[StepP
     for i, new in enumerate(news):
         if not isinstance(new, Input):
             replaced.setdefault(new, Input(Slot(Kind.NEW, i), new.features))
-    roots = [*(t for t in program.outputs.values() if t is not None), *program.reductions]
-    saved: list[Tile] = []
-    for tile in in_order(_tiles(roots)):
+    roots, saved = program.roots, list[Tile]()
+    for tile in in_order(roots):
         costly = isinstance(tile, Rotate) or (isinstance(tile, Product) and not tile.is_narrow)
         if costly and tile in ahead and tile not in replaced and _is_read(tile, roots, replaced):
             replaced[tile] = Input(Slot(Kind.SAVED, len(saved)), tile.features)
             saved.append(tile)
     memo: dict[Any, Any] = dict(replaced)
-    for tile in in_order(_tiles(roots)):  # oldest first
+    for tile in in_order(roots):  # oldest first
         if tile not in memo:
             memo[tile] = with_operands(tile, memo)
     outputs = {slot: None if tile is None else memo[tile] for slot, tile in program.outputs.items()}
     reductions = tuple(with_operands(r, memo) for r in program.reductions)
-    live = reachable([*(t for t in outputs.values() if t is not None), *reductions])
     every = {t.slot: t for t in (*program.inputs.values(), *low.cotangents, *replaced.values())}
+    backward = StepProgram(every, outputs, reductions)
+    live = reachable(backward.roots)
     inputs = {slot: tile for slot, tile in every.items() if tile in live}
-    return StepProgram(inputs, outputs, reductions), tuple(saved)
+    return dataclasses.replace(backward, inputs=inputs), tuple(saved)
 
 
-def _tiles(roots: Iterable[Tile | Reduction]) -> list[Tile]:
-    tiles: list[Any] = []
-    for root in roots:
-        tiles += [root] if isinstance(root, TILES) else operands(root)
-    return tiles
-
-
-def _is_read(tile: Tile, roots: list[Any], replaced: dict[Tile, Input]) -> bool:
+def _is_read(tile: Tile, roots: list[Tile], replaced: dict[Tile, Input]) -> bool:
     """Whether a root still needs ``tile`` once the replaced ones are inputs."""
-    seen, todo = set(), _tiles(roots)
+    seen, todo = set[Tile](), list(roots)
     while todo:
         node = todo.pop()
         if node is tile:
             return True
         if node not in seen and node not in replaced:
             seen.add(node)
-            todo += [arg for arg in operands(node) if isinstance(arg, TILES)]
+            todo += read_by(node)
     return False
 
 
@@ -432,9 +424,9 @@ class Lowering:
     def _then(self, node: Node) -> Total:
         """An operator on a sum over samples: it must be linear, since the sum over steps comes first."""
         values = [self.env[arg] for arg in node.inputs]
-        totals = [v for v in values if isinstance(v, Total)]
         others = [v for v in values if not isinstance(v, Total)]
-        name, first = node.name.removesuffix("_"), self.env.get(node.args[0]) if node.args else None
+        name, one = node.name.removesuffix("_"), len(values) - len(others) == 1
+        first = isinstance(node.args[0], Node) and isinstance(self.env[node.args[0]], Total)
         zero = all(isinstance(v, Constant) and v.value == 0 for v in others)
         static = all(isinstance(v, Static | Constant) for v in others)
         numbers = [a for a in node.args[1:] if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -442,31 +434,24 @@ class Lowering:
             case _ if any(isinstance(n, Batch) for n in flat((node.args, tuple(node.kwargs.values())))):
                 linear = False  # back to samples
             case _ if name in _LINEAR_FIRST:
-                linear = len(totals) == 1 and isinstance(first, Total) and static
+                linear = one and first and static
             case "add" | "sub":
-                linear = zero and not any(numbers) and len(values) == len([a for a in node.args if isinstance(a, Node)])
+                linear = zero and not any(numbers) and len(values) == sum(isinstance(a, Node) for a in node.args)
             case "mul" | "mm" | "bmm" | "mv" | "dot":
-                linear = len(totals) == 1 and static
+                linear = one and static
             case "div":
-                linear = len(totals) == 1 and isinstance(first, Total) and static and not node.kwargs
+                linear = one and first and static and not node.kwargs
             case "cat" | "stack":
                 linear = not others
             case "where":
-                linear = (
-                    not isinstance(first, Total)
-                    and static
-                    and all(isinstance(v, Total) or (isinstance(v, Constant) and v.value == 0) for v in values[1:])
-                    and not any(numbers)
-                )
-            case "masked_fill" | "constant_pad_nd":
-                linear = (
-                    isinstance(first, Total)
-                    and static
-                    and all(a == 0 for a in numbers)
-                    and (
-                        name != "masked_fill" or not isinstance(self.env.get(node.args[-1]), Constant | Static) or zero
-                    )
-                )
+                chosen = (v for v in values[1:] if not isinstance(v, Total))
+                zeros = all(isinstance(v, Constant) and v.value == 0 for v in chosen)
+                linear = not first and static and zeros and not any(numbers)
+            case "constant_pad_nd":
+                linear = first and static and not any(numbers)
+            case "masked_fill":
+                filler = self.env.get(node.args[-1])
+                linear = first and static and not any(numbers) and (zero or not isinstance(filler, Constant | Static))
             case _:
                 linear = False
         if not linear:

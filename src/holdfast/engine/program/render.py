@@ -4,34 +4,19 @@ from __future__ import annotations
 
 import math
 
+from holdfast.engine.program import tiles
 from holdfast.engine.program.schedule import Loop, Schedule, sides
-from holdfast.engine.program.tiles import (
-    Constant,
-    Fold,
-    Gather,
-    Operand,
-    Outer,
-    Pointwise,
-    Product,
-    Reduction,
-    Rotate,
-    RotateBack,
-    RowSum,
-    Running,
-    Slice,
-    Tile,
-    Weight,
-)
 
 __all__ = ["render"]
 
+Names = dict[tiles.Tile, str]
 SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "gt": ">", "lt": "<", "ge": ">=", "le": "<=", "eq": "=="}
 
 
 def render(schedule: Schedule, name: str) -> str:
     """The statements as code that a person can read; one name per value in memory."""
     program = schedule.program
-    names: dict[Tile, str] = {tile: str(slot) for slot, tile in program.inputs.items()}
+    names: Names = {tile: str(slot) for slot, tile in program.inputs.items()}
     counters: dict[str, int] = {}
     for slot, tile in program.outputs.items():
         if tile is not None and tile not in names:
@@ -50,24 +35,24 @@ def render(schedule: Schedule, name: str) -> str:
                     row = f"{write.offset} + f" if write.offset else "f"
                     text = _text(write.value, names, "f", root=write.target is write.value)
                     lines.append(f"        {names[write.target]}[{row}] = {text}")
-                lines += [f"        {_sum_text(r, program.reductions, names)}" for r in sums]
-            case Product(tile=tile, matrix=matrix, features=features):
+                lines += [f"        {_sum_text(r, program.reductions.index(r), names)}" for r in sums]
+            case tiles.Product(tile=tile, matrix=matrix, features=features):
                 size = f"({features}, {tile.features})"
                 lines.append(f"    {names[statement]} = w{matrix.index}.T @ {_rows_text(tile, names)}  # {size}")
-            case Outer(left=left, right=right):
+            case tiles.Outer(left=left, right=right):
                 index = program.reductions.index(statement)
                 lines.append(f"    sum{index} += {names[left]} @ {names[right]}.T")
-            case Fold(tile=tile, size=size, op=op):
+            case tiles.Fold(tile=tile, size=size, op=op):
                 word, row = "sum" if op == "add" else "max", "f" if statement.features == 1 else f"{size} * g + f"
                 body = f"{word}({_text(tile, names, row)} for f in range({size}))"
                 each = "" if statement.features == 1 else f"for g in range({statement.features}): "
                 lines.append(f"    {each}{names[statement]}{'[g]' if each else ''} = {body}")
-            case Running(tile=tile, size=size):
+            case tiles.Running(tile=tile, size=size):
                 lines.append(f"    {names[statement]} = running_sum({_text(tile, names, ':')}, groups of {size})")
-            case Rotate(tile=tile, angles=angles, permutations=permutations):
+            case tiles.Rotate(tile=tile, angles=angles, permutations=permutations):
                 arguments = f"w{angles.index}, w{permutations.index}"
                 lines.append(f"    {names[statement]} = rotate({_text(tile, names, ':')}, {arguments})  # in place")
-            case RotateBack(grad=grad, output=output, angles=angles):
+            case tiles.RotateBack(grad=grad, output=output, angles=angles):
                 sides = f"{_text(grad, names, ':')}, {_text(output, names, ':')}"
                 lines.append(
                     f"    {names[statement]} = rotate_back({sides}, w{angles.index})  # sums the angles' gradient"
@@ -80,8 +65,8 @@ def render(schedule: Schedule, name: str) -> str:
     return "\n".join(lines)
 
 
-def _rows_text(tile: Tile, names: dict[Tile, str]) -> str:
-    if isinstance(tile, Slice) and tile not in names:
+def _rows_text(tile: tiles.Tile, names: Names) -> str:
+    if isinstance(tile, tiles.Slice) and tile not in names:
         return f"{names[tile.tile]}[{tile.start} : {tile.start + tile.features}]"
     return names[tile]
 
@@ -90,29 +75,28 @@ def _short(table: tuple[int, ...]) -> str:
     return f"[{', '.join(map(str, table[:4]))}{', ...' if len(table) > 4 else ''}]"
 
 
-def _sum_text(reduction: RowSum | Outer, all_reductions: tuple[Reduction, ...], names: dict[Tile, str]) -> str:
-    index = all_reductions.index(reduction)
-    if isinstance(reduction, RowSum):
+def _sum_text(reduction: tiles.RowSum | tiles.Outer, index: int, names: Names) -> str:
+    if isinstance(reduction, tiles.RowSum):
         return f"sum{index}[f] += {_text(reduction.tile, names, 'f')}"
     wide, narrow = sides(reduction)
     return f"sum{index}[f, :] += {_text(wide, names, 'f')} * {names[narrow]}[:]"
 
 
-def _text(node: Operand, names: dict[Tile, str], row: str, root: bool = False) -> str:
-    if isinstance(node, Constant):
+def _text(node: tiles.Operand, names: Names, row: str, root: bool = False) -> str:
+    if isinstance(node, tiles.Constant):
         return repr(node.value)
-    if isinstance(node, Weight):
+    if isinstance(node, tiles.Weight):
         return f"w{node.index}" if math.prod(node.shape) == 1 else f"w{node.index}[{row}]"
     if node in names and not root:
         return f"{names[node]}[{row if node.features > 1 or row == ':' else 0}]"
     match node:
-        case Slice(tile=tile, start=start):
+        case tiles.Slice(tile=tile, start=start):
             return _text(tile, names, f"{start} + {row}" if start else row)
-        case Product(tile=tile, matrix=matrix):
+        case tiles.Product(tile=tile, matrix=matrix):
             return f"w{matrix.index}[:, {row}] @ {_rows_text(tile, names)}"
-        case Gather(tile=tile, table=table):
+        case tiles.Gather(tile=tile, table=table):
             return _text(tile, names, f"{_short(table)}[{row}]")
-        case Pointwise(op=op, args=args):
+        case tiles.Pointwise(op=op, args=args):
             texts = [_text(a, names, row) for a in args]
             return f"({f' {SIGNS[op]} '.join(texts)})" if op in SIGNS else f"{op}({', '.join(texts)})"
     raise AssertionError(node)

@@ -16,11 +16,9 @@ from holdfast.engine.program.tiles import (
     COSTLY,
     NARROW,
     Cat,
-    Constant,
     Fold,
     Gather,
     Input,
-    Operand,
     Outer,
     Pointwise,
     Product,
@@ -31,9 +29,8 @@ from holdfast.engine.program.tiles import (
     Slice,
     StepProgram,
     Tile,
-    Weight,
     in_order,
-    operands,
+    read_by,
 )
 
 __all__ = ["Loop", "Schedule", "Statement", "Write", "is_inline", "narrow_side", "schedule", "sides"]
@@ -94,7 +91,7 @@ def schedule(program: StepProgram, after: Callable[[Outer], bool] = lambda outer
     wide = tuple(r for r in program.reductions if isinstance(r, Outer) and narrow_side(r) is None)
     products = tuple(r for r in wide if after(r))
     sums = [r for r in program.reductions if isinstance(r, RowSum) or (isinstance(r, Outer) and r not in wide)]
-    order = in_order([*program.saved, *_roots(program)])
+    order = in_order([*program.saved, *program.roots])
     memory = _memory(program, order, wide, sums)
     statements: list[Statement] = []
     done: dict[Tile, int] = {}  # the statement after which a tile is in memory
@@ -141,13 +138,6 @@ def schedule(program: StepProgram, after: Callable[[Outer], bool] = lambda outer
     )
 
 
-def _roots(program: StepProgram) -> list[Tile]:
-    roots = [t for t in program.outputs.values() if t is not None]
-    for reduction in program.reductions:
-        roots += operands(reduction)  # type: ignore[arg-type]
-    return roots
-
-
 def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...], sums: list) -> set[Tile]:
     memory = {t for t in order if not is_inline(t)}
     memory |= {t for t in program.outputs.values() if t is not None} | set(program.saved)
@@ -166,14 +156,13 @@ def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...]
     # A costly value that loops of different size or depth would compute twice.
     depth: dict[Tile, int] = {}
     for tile in order:
-        below = [depth[a] for a in operands(tile) if a in depth]
-        depth[tile] = max(below, default=0) + (0 if is_inline(tile) else 1)
+        depth[tile] = max((depth[a] for a in read_by(tile)), default=0) + (0 if is_inline(tile) else 1)
     readers: dict[Tile, set[tuple[int, int]]] = {}
     roots = [(t, depth[t]) for t in order if t in memory and is_inline(t)]
     roots += [(r.tile if isinstance(r, RowSum) else sides(r)[0], -1) for r in sums]
     for tile in order:
         if tile in memory and not is_inline(tile):
-            roots += [(a, depth[tile] - 1) for a in operands(tile) if a in depth]
+            roots += [(a, depth[tile] - 1) for a in read_by(tile)]
     for root, when in roots:
         for tile in _inline_part(root, memory):
             if isinstance(tile, Pointwise) and tile.op in COSTLY:
@@ -183,35 +172,25 @@ def _memory(program: StepProgram, order: list[Tile], products: tuple[Outer, ...]
 
 def _inline_part(root: Tile, memory: set[Tile]) -> set[Tile]:
     seen: set[Tile] = set()
-    todo = [root] if root not in memory else [a for a in operands(root) if not isinstance(a, Weight | Constant)]
-    if root in memory and not is_inline(root):
-        return seen
+    todo = [root] if root not in memory else read_by(root) if is_inline(root) else []
     while todo:
         tile = todo.pop()
-        if tile in seen or tile in memory:
-            continue
-        seen.add(tile)
-        todo += [a for a in operands(tile) if not isinstance(a, Weight | Constant)]
+        if tile not in seen and tile not in memory:
+            seen.add(tile)
+            todo += read_by(tile)
     return seen
 
 
 def _loads(tile: Tile, memory: set[Tile], root: bool = False) -> set[tuple[Tile, bool]]:
     """What evaluating ``tile`` reads from memory, each with whether it is read at the very row that is written."""
     found: set[tuple[Tile, bool]] = set()
-    todo: list[tuple[Tile, bool]] = []
-
-    def visit(args: tuple[Operand, ...], same_row: bool) -> None:
-        todo.extend((a, same_row) for a in args if not isinstance(a, Weight | Constant))
-
-    if tile in memory and not root:
-        return {(tile, True)}
-    visit(operands(tile), not isinstance(tile, Slice | Gather | Product))
-    features = tile.features
+    todo = [(tile, True)]
     while todo:
         node, same_row = todo.pop()
-        same_row = same_row and node.features == features
-        if node in memory:
+        same_row = same_row and node.features == tile.features
+        if node in memory and not (root and node is tile):
             found.add((node, same_row))
         else:
-            visit(operands(node), same_row and not isinstance(node, Slice | Gather | Product))
+            same_row = same_row and not isinstance(node, Slice | Gather | Product)
+            todo += [(arg, same_row) for arg in read_by(node)]
     return found

@@ -98,7 +98,7 @@ class _Walk:
             raise Unsupported(f"its step can reach more than {MOST:,} Python objects, through {name}")
         match value:
             case Tensor():
-                return "tensor", id(value)  # a step that reads it is refused: it is no parameter or buffer
+                return "tensor", id(value)  # a step that reads it is refused: it is not a parameter or buffer
             case np.ndarray() if value.nbytes <= LARGEST and value.dtype != object:
                 content = value.tobytes()
                 self.checks.append(lambda: value.tobytes() == content)

@@ -27,7 +27,7 @@ from typing import TypeVar, Union
 __all__ = [
     "COSTLY", "MASKS", "NARROW", "TILES", "AngleSum", "Cat", "Constant", "Fold", "Gather", "Input", "Kind", "Operand",
     "Outer", "Pointwise", "Product", "Reduction", "Rotate", "RotateBack", "RowSum", "Running", "Slice", "Slot",
-    "StepProgram", "Tile", "Weight", "in_order", "operands", "reachable", "with_operands",
+    "StepProgram", "Tile", "Weight", "in_order", "operands", "reachable", "read_by", "with_operands",
 ]  # fmt: skip
 
 # Elementwise operators whose result is a mask.
@@ -237,6 +237,12 @@ class StepProgram:
     reductions: tuple[Reduction, ...] = ()
     saved: tuple[Tile, ...] = ()
 
+    @property
+    def roots(self) -> list[Tile]:
+        """The tiles that leave the step or are summed."""
+        leaving = [tile for tile in self.outputs.values() if tile is not None]
+        return leaving + [tile for reduction in self.reductions for tile in read_by(reduction)]
+
 
 def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
     """The tiles, weights and constants that a node or a reduction reads directly."""
@@ -246,6 +252,11 @@ def operands(node: Operand | Reduction) -> tuple[Operand, ...]:
         if values and isinstance(values[0], _OPERANDS):
             found += values
     return tuple(found)
+
+
+def read_by(node: Operand | Reduction) -> list[Tile]:
+    """The tiles among its operands."""
+    return [arg for arg in operands(node) if not isinstance(arg, Weight | Constant)]
 
 
 def with_operands(node: _Node, new: Mapping[Operand, Operand]) -> _Node:
@@ -285,5 +296,5 @@ def in_order(roots: Iterable[Tile]) -> list[Tile]:
         elif tile not in seen:
             seen.add(tile)
             stack.append((tile, True))
-            stack += [(arg, False) for arg in reversed(operands(tile)) if not isinstance(arg, Weight | Constant)]
+            stack += [(arg, False) for arg in reversed(read_by(tile))]
     return order

@@ -182,7 +182,7 @@ def gradients(
 def random_state_kept() -> Iterator[None]:
     """Tracing leaves the user's random numbers alone, PyTorch's, NumPy's and Python's.
 
-    Between two traces the generators go on: a number that a step draws outside PyTorch is a constant that differs.
+    Between two traces the generators continue: a number that a step draws outside PyTorch is a constant that differs.
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's, whatever we think of it
     try:

@@ -17,7 +17,7 @@ from holdfast.estimators.forecasting.states import states
 from holdfast.estimators.forecasting.views import View, shifted
 from holdfast.layers import Reservoir
 
-__all__ = ["Design", "History", "first_half"]
+__all__ = ["Design", "History", "Seen", "first_half"]
 
 RESERVOIR_WEIGHT = 0.3  # of all states together, beside lags of weight 1
 KNOWN_WEIGHT = 10.0  # columns known ahead are few and say much: they are hardly shrunk
@@ -43,6 +43,15 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True)
+class Seen:
+    """A series on the scale of a view, and centre c and deviation s of every channel."""
+
+    z: np.ndarray
+    centre: np.ndarray
+    spread: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
 class Design:
     """(1) to (3) for one view.
 
@@ -59,21 +68,24 @@ class Design:
     side_std: np.ndarray
     reservoir: Reservoir | None = None
 
-    def scales(self, history: History) -> tuple[np.ndarray, np.ndarray]:
-        """Centre c and deviation s of every channel."""
+    def seen(self, history: History) -> Seen:
+        """One series in this view."""
         z = self.view.scale(history.values)
-        centre = z[: first_half(len(z))].mean(axis=0) if self.view.base == "level" else np.zeros(z.shape[1])
-        w = self.view.differences(z - centre)[self.view.start + (self.view.base in ("last", "both", "season")) :]
-        spread = w[: first_half(len(z))].std(axis=0) if len(w) else np.zeros(z.shape[1])
-        whole = np.where(spread > 0, spread, w.std(axis=0) if len(w) else 0.0)  # constant at first
-        return centre, np.where(whole > 0, whole, 1.0)
+        half = first_half(len(z))
+        centre = z[:half].mean(axis=0) if self.view.base == "level" else np.zeros(z.shape[1])
+        w = self.view.differences(z - centre)
+        early, whole = w[self.view.missing : half], w[self.view.missing :]
+        spread = early.std(axis=0) if len(early) > 1 else np.zeros(z.shape[1])
+        if (spread == 0).any() and len(whole):  # constant at first
+            spread = np.where(spread > 0, spread, whole.std(axis=0))
+        return Seen(z, centre, np.where(spread > 0, spread, 1.0))
 
     def inputs(self, histories: list[History]) -> list[np.ndarray]:
         """(1), for every step of every series."""
         own, lagged = [], []
         for history in histories:
-            centre, spread = self.scales(history)
-            w = np.nan_to_num(self.view.differences(self.view.scale(history.values) - centre) / spread)
+            seen = self.seen(history)
+            w = np.nan_to_num(self.view.differences(seen.z - seen.centre) / seen.spread)
             sides = np.concatenate([history.past, history.known[: history.steps]], axis=1)
             side = np.nan_to_num(self.view.differences((sides - self.side_mean) / self.side_std))
             own.append(np.concatenate([w, side], axis=1))
@@ -90,15 +102,13 @@ class Design:
         simple = np.nan_to_num(self.view.base_forecast(k, h))
         return KNOWN_WEIGHT * np.concatenate([k[h:], k[h:] - simple[: max(0, len(k) - h)]], axis=1)
 
-    def simple(self, history: History, h: int) -> np.ndarray:
+    def simple(self, seen: Seen, h: int) -> np.ndarray:
         """ẑ_{t+h} at every step t."""
-        centre, _ = self.scales(history)
-        return self.view.base_forecast(self.view.scale(history.values) - centre, h) + centre
+        return self.view.base_forecast(seen.z - seen.centre, h) + seen.centre
 
-    def targets(self, history: History, h: int) -> np.ndarray:
+    def targets(self, seen: Seen, h: int) -> np.ndarray:
         """(3) at every step t; NaN where there is no simple forecast, and no rows where there is no z_{t+h} yet."""
-        z = self.view.scale(history.values)
-        return (z[h:] - self.simple(history, h)[: len(z) - h]) / self.scales(history)[1]
+        return (seen.z[h:] - self.simple(seen, h)[: len(seen.z) - h]) / seen.spread
 
     def weights(self, width: int) -> np.ndarray:
         """How much each of the ``width`` columns of (1) counts once it is standardised."""
@@ -115,4 +125,4 @@ def first_half(steps: int) -> int:
 
 
 def _lags(w: np.ndarray, lags: int) -> np.ndarray:
-    return np.concatenate([np.nan_to_num(shifted(w, lag)) for lag in range(min(lags, len(w)))], axis=1)
+    return np.concatenate([np.nan_to_num(shifted(w, lag)) for lag in range(lags)], axis=1)

@@ -37,11 +37,11 @@ class Direct:
         """(series, horizon, channels), from the last step of each."""
         inputs, answers = self.design.inputs(histories), []
         for history, f in zip(histories, inputs, strict=True):
-            last, spread, z = history.steps - 1, self.design.scales(history)[1], []
+            last, seen, z = history.steps - 1, self.design.seen(history), []
             for (low, high), line in zip(self.groups, self.lines, strict=True):
                 row = _row(self.design, history, f * self.factors, low, high, last)
-                simple = np.stack([self.design.simple(history, h)[last] for h in range(low, high + 1)])
-                z.append(simple + spread * line(row).reshape(high - low + 1, -1))
+                simple = np.stack([self.design.simple(seen, h)[last] for h in range(low, high + 1)])
+                z.append(simple + seen.spread * line(row).reshape(high - low + 1, -1))
             answers.append(self.design.view.unscale(np.concatenate(z)))
         return np.stack(answers)
 
@@ -74,12 +74,13 @@ def rolling_forecasts(
     """
     scaled, _ = _scaled(design, histories)
     channels = histories[0].values.shape[1]
-    spreads = np.stack([design.scales(one)[1] for one in histories])[:, None]
+    seen = [design.seen(one) for one in histories]
+    spreads = np.stack([one.spread for one in seen])[:, None]
     answers = np.empty((len(penalties), len(backs), len(histories), horizon, channels))
     for low, high in _groups(histories, horizon):
         rows = [_rows(design, one, f, low, high) for one, f in zip(histories, scaled, strict=True)]
         x, r, age = (np.concatenate(part) for part in zip(*rows, strict=True))
-        simple = [np.stack([design.simple(one, h) for h in range(low, high + 1)], axis=1) for one in histories]
+        simple = [np.stack([design.simple(one, h) for h in range(low, high + 1)], axis=1) for one in seen]
         sums, before = RidgeSums(x.shape[1], r.shape[1]), np.inf
         for origin, back in enumerate(backs):
             new = (age >= back + high) & (age < before)  # rows whose targets all lie before the origin
@@ -104,7 +105,8 @@ def _rows(
     start, end = design.view.start, max(design.view.start, history.steps - high)
     steps = np.arange(start, end)
     ahead = [design.ahead(history, h)[start:end] for h in range(low, high + 1)] if history.known.shape[1] else []
-    targets = np.stack([design.targets(history, h)[start:end] for h in range(low, high + 1)], axis=1)
+    seen = design.seen(history)
+    targets = np.stack([design.targets(seen, h)[start:end] for h in range(low, high + 1)], axis=1)
     return np.concatenate([x[start:end], *ahead], axis=1), targets.reshape(len(steps), -1), history.steps - 1 - steps
 
 

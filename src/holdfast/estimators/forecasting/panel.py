@@ -70,6 +70,8 @@ def read_panel(given: Any, what: str) -> Panel:
                 f"{who} has NaN or infinity in {len(rows):,} of {len(array):,} rows, counted from 0: {shown}; "
                 "fill them in first."
             )
+        if (most := np.abs(array).max()) > 1e100:  # squares must be finite
+            raise DataError(f"{who} has values up to {most:.3g}; rescale it to below 1e100.")
         if when is not None:
             check_times(when, who)
         if values and array.shape[1] != values[0].shape[1]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from holdfast.errors import CheckpointError, HoldfastError
-from holdfast.estimators.forecaster import MODELS, Forecaster, Member
+from holdfast.estimators.forecaster import MODELS, MOST_COLUMNS, Forecaster, Member
 from holdfast.estimators.forecasting.design import Design, History
 from holdfast.estimators.forecasting.direct import Direct
 from holdfast.estimators.forecasting.ridge import Line
@@ -81,6 +81,10 @@ def from_parts(table: dict[str, Any], arrays: dict[str, np.ndarray]) -> Forecast
             raise ValueError(f"model {forecaster.model_!r}")
         forecaster.names_, forecaster._form, forecaster._log = tuple(table["names"]), tuple(table["form"]), table["log"]
         forecaster.calibration_ = arrays["calibration"]
+        shape = int(forecaster.horizon), len(forecaster.names_)
+        lags = [one.get("lags", 1) for one in table["members"]]
+        if forecaster.calibration_.shape[1:] != shape or not all(1 <= it <= MOST_COLUMNS for it in (1, *lags)):
+            raise ValueError(f"horizon and channels {shape}, lags {lags}")
         forecaster.history_ = [
             History(*(arrays[f"history.{index}.{name}"] for name in _HISTORY)) for index in range(table["series"])
         ]

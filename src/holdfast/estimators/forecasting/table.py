@@ -14,9 +14,10 @@ import numpy as np
 from holdfast.errors import DataError
 from holdfast.estimators.forecasting.panel import check_times
 from holdfast.estimators.forecasting.times import dates_of
-from holdfast.tasks.columns import labels_of, read_data
-from holdfast.tasks.own_data import CALENDAR_NAMES, SEQUENCE_NAMES, TIME_NAMES
-from holdfast.tasks.tables import Table
+from holdfast.tasks.columns import labels_of
+from holdfast.tasks.formats import read_data
+from holdfast.tasks.own_data import CALENDAR_NAMES, TIME_NAMES
+from holdfast.tasks.tables import SEQUENCE_NAMES, Table
 
 __all__ = ["Roles", "SeriesTable", "read_roles", "read_series"]
 
@@ -122,7 +123,7 @@ def read_series(path: Path, roles: Roles) -> SeriesTable:
             if future_only
             else np.stack([_numbers(table, column)[rows] for column in roles.forecast], axis=1)
         )
-        there = np.isfinite(values).all(axis=1)
+        there = np.atleast_1d(np.isfinite(values).all(axis=1))
         steps = 0 if not there.any() else int(np.flatnonzero(there)[-1]) + 1
         if not there[:steps].all():
             bad = rows[:steps][~there[:steps]] + 1
@@ -136,14 +137,14 @@ def read_series(path: Path, roles: Roles) -> SeriesTable:
         for part, array in zip(parts, (values[:steps], past, known), strict=True):
             part.append(array)
         times.append(None if when is None else when[rows[:steps]])
-    return SeriesTable(names, *parts, times)
+    return SeriesTable(names, parts[0], parts[1], parts[2], times)
 
 
 def _table(path: Path) -> Table:
     data = read_data(path)
     if isinstance(data, Table):
         return data
-    raise DataError(f"{path}: --forecast names a column, so the file must have columns, as .csv and .parquet have.")
+    raise DataError(f"{path}: --forecast names a column, and this file has none; save it as .csv, .parquet or .xlsx.")
 
 
 def _column(table: Table, name: str) -> str:

@@ -49,6 +49,11 @@ class View:
         """The first step from which this view forecasts."""
         return {"level": 0, "last": 0, "season": self.season - 1, "both": self.season}[self.base]
 
+    @property
+    def missing(self) -> int:
+        """How many steps have no differences w."""
+        return self.start if self.base == "level" else self.start + 1
+
     def scale(self, y: np.ndarray) -> np.ndarray:
         """To the scale of z (1)."""
         return np.log(y) if self.log else y

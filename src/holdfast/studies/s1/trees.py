@@ -23,7 +23,7 @@ from holdfast.rrnn import ACTIVATIONS, OPERATORS, Record, Tree, count_trees, tup
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.runs.curves import pyplot
 from holdfast.runs.measured import Measured, columns, measure
-from holdfast.runs.settings import RunSettings, run_settings
+from holdfast.runs.settings import RunSettings, overridden, run_settings
 from holdfast.studies.procedures import procedure
 from holdfast.tasks import Task
 from holdfast.train.log import read_log
@@ -36,7 +36,7 @@ __all__ = ["trees"]
 _KEPT = 12  # trees of an epoch that are kept by name
 
 
-@procedure("trees", {"sequences": 200, "early": 2, "draw": 4})
+@procedure("trees", {"sequences": 200, "early": 2, "draw": 4, "teacher": 0})
 def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str) -> Measured:
     """Train, and note the trees after every epoch.
 
@@ -46,7 +46,8 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
 
     Args:
         options: ``sequences`` of the training split to look at; ``early``, epochs that count as such; ``draw``, trees
-            in a picture.
+            in a picture; ``teacher``: first train a GRU of the same size for this many updates with the same settings,
+            and take the target's vectors from it.
 
     Example:
         >>> import tempfile
@@ -61,6 +62,12 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
     """
     settings = run_settings(table, label)
     task = settings.task.load()
+    if options.get("teacher"):
+        gru = {**table["cell"], "name": "gru", "options": {"reset": "before"}}
+        own = overridden({**table, "cell": gru}, {"train.updates": options["teacher"]})
+        measure(run_settings(own, label), folder / "teacher", task=task, progress=progress, label=f"{label}, teacher")
+        table = overridden(table, {"cell.options.loss.teacher": str(folder / "teacher")})
+        settings = run_settings(table, label)
     epoch = task.epoch(settings.training.batch)
     if epoch is None:
         raise ConfigError(f"{label}: trees needs a task with epochs; {settings.task_name} has none.")

@@ -21,7 +21,7 @@ SIXTH = float(np.float32(1 / 6))  # PyTorch's, whatever the number type
 
 
 def _same_name(arguments: int, names: str) -> None:
-    """Operators of so many arguments that a tile program has under the same name."""
+    """Operators of this number of arguments that a tile program has under the same name."""
     for name in names.split():
 
         def made(low: Lowering, node: Node, *args: Any, _name: str = name) -> Rows:

@@ -2,7 +2,7 @@
 
     empty(shape, dtype)  →  a tensor whose memory goes back to the pool when the last tensor on it is gone
 
-A tensor lives as long as anybody holds it, as any tensor does; the pool only keeps what nobody holds any more, and at
+A tensor lives as long as anybody holds it, as any tensor does; the pool only keeps what is no longer used, and at
 most ``KEPT`` bytes of that.
 """
 

@@ -2,8 +2,8 @@
 
     scan_fused(cell, xs, state, weights, ...)  →  outputs, last state
 
-A call splits the batch into blocks and runs one kernel per block, each on its own thread with no word between them
-until the end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
+A call splits the batch into blocks and runs a kernel on each, on threads that do not wait for each other until the
+end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from holdfast.engine.program.trace import Batch, own_tensors
 from holdfast.engine.reference import plain_loop
 from holdfast.engine.targets.cpu import buffers, pack, trial
 from holdfast.engine.targets.cpu.arguments import Role
+from holdfast.engine.targets.cpu.pack import Grads, Tensors
 from holdfast.engine.targets.cpu.plan import Plan, failure, plan_for, settings_now, unfold
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.vec import WIDTH
@@ -45,7 +46,7 @@ def scan_fused(
     lengths: Tensor | None = None,
     reverse: bool = False,
     need_output: bool = True,
-    refused: Any = None,
+    refused: Callable[[str], None] | None = None,
 ) -> tuple[Tensor | None, State]:
     """``scan_reference`` by compiled loops; ``Unsupported`` with the reason if the cell's step has no plan.
 
@@ -69,7 +70,7 @@ def scan_fused(
             continue
         except Warning:  # the user has made them errors
             raise
-        except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
+        except Exception as error:  # a fault in the compiler must not stop a scan: the plain loop can do it
             unfold(cell, plan, weights, failure(error))
             continue
         if plan.lowered(True).noises and not all(t.is_contiguous() for t in (xs, *state)):
@@ -85,7 +86,7 @@ def scan_fused(
 
 
 def _without_gradient(
-    call: Call, xs: Tensor, state: State, weights: Any, own: Any, need_output: bool
+    call: Call, xs: Tensor, state: State, weights: Tensors, own: Tensors, need_output: bool
 ) -> tuple[Tensor | None, State]:
     """Nothing is kept, so the drive is made for a stretch of steps at a time."""
     plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
@@ -171,10 +172,10 @@ class Call:
     shape: Shape
     source_grad: bool = True
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
-    refused: Any = None
-    settings: Any = None  # of the cell when the scan ran
+    refused: Callable[[str], None] | None = None
+    settings: Hashable = None  # of the cell when the scan ran
 
-    def values(self, weights: Any, own: Any) -> tuple[Tensor, ...]:
+    def values(self, weights: Tensors, own: Tensors) -> tuple[Tensor, ...]:
         """The weights that kernels read."""
         with torch.no_grad():
             return self.plan.lowered(self.source_grad).prologue.run(*(w.detach() for w in (*weights, *own)))
@@ -200,7 +201,7 @@ class Call:
         return tuple(kept)
 
     def forward(
-        self, source: Tensor, state: Any, values: Any, output: Tensor | None, *, gradient: bool
+        self, source: Tensor, state: Tensors, values: Tensors, output: Tensor | None, *, gradient: bool
     ) -> tuple[State, list[Tensor]]:
         plan, steps, shape = self.plan, len(source), self.shape
         schedule = plan.forward(self.source_grad)
@@ -223,7 +224,7 @@ class Call:
         return tuple(last), kept
 
     def backward(
-        self, source: Tensor, state: Any, values: Any, output: Tensor, kept: Any, grads: Any
+        self, source: Tensor, state: Tensors, values: Tensors, output: Tensor, kept: Tensors, grads: Grads
     ) -> tuple[Tensor | None, ...]:
         plan, (steps, batch), shape = self.plan, source.shape[:2], self.shape
         schedule, lowered = plan.backward(self.source_grad, shape), plan.lowered(self.source_grad)
@@ -255,7 +256,7 @@ class Call:
             return source_grad, *first_grads, *lowered.finish.run(*totals, *reads)
 
     def plain_backward(
-        self, needs: Any, source: Tensor, tensors: Any, grads: Any, *, create_graph: bool
+        self, needs: Sequence[bool], source: Tensor, tensors: Tensors, grads: Grads, *, create_graph: bool
     ) -> list[Tensor | None]:
         """The same gradients from the plain loop, with a graph of their own."""
         if settings_now(self.cell).key != self.settings:
@@ -303,7 +304,7 @@ class Call:
         assert output is not None
         return output, last
 
-    def give_up(self, error: Exception, tensors: Any) -> None:
+    def give_up(self, error: Exception, tensors: Tensors) -> None:
         """A gradient that could not be computed or did not agree: the plain loop does it, and does so from now on."""
         count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
         reason = str(error) if isinstance(error, Unsupported | trial.Disagreement) else failure(error)
@@ -328,7 +329,7 @@ class Call:
         return arguments
 
     @staticmethod
-    def _kept(arguments: pack.Arguments, keep: tuple[Slot, ...], kept: Sequence[Tensor]) -> None:
+    def _kept(arguments: pack.Arguments, keep: tuple[Slot, ...], kept: Tensors) -> None:
         for slot, tensor in zip(keep, kept, strict=True):
             role = Role.SAVED if slot.kind is Kind.SAVED else Role.STATES
             arguments.pointer(role, slot.index, tensor, per_block=tensor.stride(0))

@@ -1,4 +1,4 @@
-"""Elementwise operators, as arithmetic on vectors: one line an ATen operator, with PyTorch's treatment of NaN."""
+"""Elementwise operators, as arithmetic on vectors: one line per ATen operator, with PyTorch's treatment of NaN."""
 
 from __future__ import annotations
 
@@ -23,10 +23,6 @@ def relu(x: Vec) -> Vec:
     return select(x < 0.0, 0.0, x)  # NaN compares false and stays, and so does -0
 
 
-def sign(x: Vec) -> Vec:
-    return select(x > 0.0, x.like(1.0), select(x < 0.0, x.like(-1.0), 0.0))
-
-
 def softplus(x: Vec, beta: Vec, threshold: Vec) -> Vec:
     scaled = x * beta
     return select(scaled > threshold, x, e.log1p(e.exp(minimum(scaled, threshold))) / beta)
@@ -35,10 +31,6 @@ def softplus(x: Vec, beta: Vec, threshold: Vec) -> Vec:
 def softplus_backward(grad: Vec, x: Vec, beta: Vec, threshold: Vec) -> Vec:
     scaled = x * beta
     return select(scaled > threshold, grad, grad * e.sigmoid(scaled))
-
-
-def gelu(x: Vec) -> Vec:
-    return x * 0.5 * (1.0 + e.erf(x * math.sqrt(0.5)))
 
 
 def gelu_backward(grad: Vec, x: Vec) -> Vec:
@@ -50,10 +42,6 @@ def _gelu_tanh_inner(x: Vec) -> Vec:
     return math.sqrt(2 / math.pi) * fma(x * x * x, x.like(0.044715), x)
 
 
-def gelu_tanh(x: Vec) -> Vec:
-    return 0.5 * x * (1.0 + e.tanh(_gelu_tanh_inner(x)))
-
-
 def gelu_tanh_backward(grad: Vec, x: Vec) -> Vec:
     t = e.tanh(_gelu_tanh_inner(x))
     slope = math.sqrt(2 / math.pi) * fma(x * x, x.like(3 * 0.044715), 1.0)
@@ -63,10 +51,6 @@ def gelu_tanh_backward(grad: Vec, x: Vec) -> Vec:
 def silu_backward(grad: Vec, x: Vec) -> Vec:
     s = e.sigmoid(x)
     return grad * s * fma(x, 1.0 - s, 1.0)
-
-
-def elu(x: Vec, alpha: Vec, scale: Vec, input_scale: Vec) -> Vec:
-    return scale * select(x <= 0.0, alpha * e.expm1(x * input_scale), x)
 
 
 def elu_backward(grad: Vec, alpha: Vec, scale: Vec, input_scale: Vec, saved: Vec, of_result: bool) -> Vec:
@@ -81,7 +65,7 @@ OPERATORS: dict[str, Callable[..., Vec]] = {
     "div": lambda a, b: a / b,
     "neg": lambda a: -a,
     "abs": lambda a: abs(a),
-    "sign": sign,
+    "sign": lambda x: select(x > 0.0, x.like(1.0), select(x < 0.0, x.like(-1.0), 0.0)),
     "square": lambda a: a * a,
     "reciprocal": lambda a: 1.0 / a,
     "sqrt": lambda a: a.sqrt(),
@@ -106,10 +90,10 @@ OPERATORS: dict[str, Callable[..., Vec]] = {
     "cos": e.cos,
     "pow": e.pow,
     "softplus": softplus,
-    "gelu": gelu,
-    "gelu_tanh": gelu_tanh,
+    "gelu": lambda x: x * 0.5 * (1.0 + e.erf(x * math.sqrt(0.5))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + e.tanh(_gelu_tanh_inner(x))),
     "silu": lambda x: x * e.sigmoid(x),
-    "elu": elu,
+    "elu": lambda x, alpha, scale, input_scale: scale * select(x <= 0.0, alpha * e.expm1(x * input_scale), x),
     "leaky_relu": lambda x, slope: select(x > 0.0, x, x * slope),
     "hardtanh": lambda x, low, high: minimum(maximum(x, low), high),
     "gt": lambda a, b: a > b,

@@ -17,25 +17,17 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from holdfast.engine.program import tiles
 from holdfast.engine.program.schedule import Schedule, narrow_side, sides
-from holdfast.engine.program.tiles import (
-    AngleSum,
-    Outer,
-    Product,
-    Reduction,
-    Rotate,
-    RotateBack,
-    RowSum,
-    Weight,
-    operands,
-    reachable,
-)
 from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "product", "rows", "total"]
+__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total"]
+
+Tensors = Sequence[Tensor]
+Grads = Sequence[Tensor | None]
 
 
 def rows(tensor: Tensor) -> Tensor:
@@ -92,7 +84,7 @@ class Arguments:
         self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
         self._values[Argument(role, index, Part.STEP)] = (-step if self.reverse else step, 0, 0)
 
-    def weights(self, schedule: Schedule, weights: Sequence[Tensor]) -> None:
+    def weights(self, schedule: Schedule, weights: Tensors) -> None:
         """Weights in the order that kernels read them."""
         dtype, lanes = self.shape.dtype, self.shape.lanes
         singles, narrow, wide, turns = _users(schedule)
@@ -116,13 +108,13 @@ class Arguments:
             if reduction in schedule.products:
                 continue
             match reduction:
-                case RowSum(tile=tile):
+                case tiles.RowSum(tile=tile):
                     size: tuple[int, ...] = (tile.features, width)
-                case Outer() if narrow_side(reduction) is None:
+                case tiles.Outer() if narrow_side(reduction) is None:
                     size = self.shape.outer_size(reduction)
-                case Outer():
+                case tiles.Outer():
                     size = (*(side.features for side in sides(reduction)), width)
-                case AngleSum(source=source):
+                case tiles.AngleSum(source=source):
                     size = (*source.angles.shape, width)
             # whole cache lines for each worker, so that threads do not write to the same one
             count = math.ceil(math.prod(size) / 16) * 16
@@ -155,18 +147,17 @@ def _workspace(size: int) -> int:
 
 
 @functools.lru_cache(maxsize=512)
-def _users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[Rotate | RotateBack]]:
+def _users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[tiles.Rotate | tiles.RotateBack]]:
     """Weights read entry by entry, matrices of narrow products, of wide ones, and rotations."""
-    outputs = [tile for tile in schedule.program.outputs.values() if tile is not None]
-    seen = reachable([*outputs, *schedule.memory, *schedule.program.reductions])
-    matrices = [n for n in seen if isinstance(n, Product)]
-    turns = {n.angles.index: n for n in seen if isinstance(n, Rotate | RotateBack)}
+    seen = tiles.reachable([*schedule.memory, *schedule.program.roots])
+    matrices = [n for n in seen if isinstance(n, tiles.Product)]
+    turns = {n.angles.index: n for n in seen if isinstance(n, tiles.Rotate | tiles.RotateBack)}
     singles = {
         arg.index
         for n in seen
-        if not isinstance(n, Product | Rotate | RotateBack)
-        for arg in operands(n)
-        if isinstance(arg, Weight)
+        if not isinstance(n, tiles.Product | tiles.Rotate | tiles.RotateBack)
+        for arg in tiles.operands(n)
+        if isinstance(arg, tiles.Weight)
     }
     narrow = {n.matrix.index for n in matrices if n.is_narrow}
     wide = {n.matrix.index for n in matrices if not n.is_narrow}
@@ -202,11 +193,11 @@ def _pairs(permutations: Tensor) -> tuple[Tensor, Tensor]:
     return known[1], known[2]
 
 
-def total(reduction: Reduction, parts: Tensor) -> Tensor:
+def total(reduction: tiles.Reduction, parts: Tensor) -> Tensor:
     """The lanes' and workers' sums added up, in the shape that the reduction has in PyTorch."""
-    if isinstance(reduction, Outer) and narrow_side(reduction) is None:
+    if isinstance(reduction, tiles.Outer) and narrow_side(reduction) is None:
         return parts.sum(dim=0)[: reduction.left.features, : reduction.right.features]
     whole = parts.sum(dim=(0, -1))
-    if isinstance(reduction, AngleSum):
+    if isinstance(reduction, tiles.AngleSum):
         return whole.flip(0)
-    return whole.mT if isinstance(reduction, Outer) and narrow_side(reduction) == "left" else whole
+    return whole.mT if isinstance(reduction, tiles.Outer) and narrow_side(reduction) == "left" else whole

@@ -221,7 +221,7 @@ def _made(
             return plan
         except Unsupported as error:
             reason = str(error)
-        except Exception as error:  # a fault of the compiler's is no reason to fail: the plain loop is there
+        except Exception as error:  # a fault in the compiler must not stop a scan: the plain loop can do it
             reason = failure(error)
     return reason
 

@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 def worker_count(blocks: int) -> int:
-    """Threads that work on so many blocks; block b belongs to worker b modulo this."""
+    """Threads that work for this number of blocks; block b belongs to worker b modulo this."""
     return min(torch.get_num_threads(), blocks)
 
 

@@ -13,6 +13,7 @@ digits. A value near a jump may still fall on either side of it, so a trial fail
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor
 from holdfast.cells import Cell
 from holdfast.engine.program.trace import gradients
 from holdfast.engine.targets.cpu import buffers
+from holdfast.engine.targets.cpu.pack import Tensors
 
 if TYPE_CHECKING:
     from holdfast.engine.targets.cpu.call import Call
@@ -37,7 +39,7 @@ class Disagreement(Exception):
     """A compiled scan is not the plain one; the message names the tensor and says by how much."""
 
 
-def try_forward(call: Call, xs: Tensor, weights: Any, own: Any, *, output: bool) -> None:
+def try_forward(call: Call, xs: Tensor, weights: Tensors, own: Tensors, *, output: bool) -> None:
     """Compare the values of a forward kernel, unless that was done."""
     key = ("forward", call.shape, output, call.source_grad, call.reverse, _special(call, xs.shape[1]))
     if key not in call.plan.tried:
@@ -48,7 +50,7 @@ def try_forward(call: Call, xs: Tensor, weights: Any, own: Any, *, output: bool)
         _try(call, xs, source, weights, own, key, output=output, output_grad=None)
 
 
-def try_backward(call: Call, source: Tensor, tensors: Any, *, output_grad: bool) -> None:
+def try_backward(call: Call, source: Tensor, tensors: Tensors, *, output_grad: bool) -> None:
     """Compare the gradients of a backward kernel, unless that was done."""
     key = ("backward", call.shape, output_grad, call.source_grad, call.reverse, _special(call, source.shape[1]))
     if key not in call.plan.tried:
@@ -77,7 +79,15 @@ def _special(call: Call, batch: int) -> int | None:
     return None if call.plan.batches.get(batch) is None else batch
 
 
-def _try(call: Call, real: Tensor, source: Any, weights: Any, own: Any, key: Any, **options: Any) -> None:
+def _try(
+    call: Call,
+    real: Tensor,
+    source: Callable[[Tensor], Tensor],
+    weights: Tensors,
+    own: Tensors,
+    key: tuple[Any, ...],
+    **options: Any,
+) -> None:
     plan, shape, special = call.plan, call.shape, key[-1]
     sizes = (shape.lanes // 2 + 1, shape.lanes + 3) if shape.masked else (shape.lanes, 2 * shape.lanes)
     sizes = sizes if special is None else (special, special)
@@ -109,8 +119,8 @@ def _difference(
     call: Call,
     source: Tensor,
     batch: int,
-    weights: Any,
-    own: Any,
+    weights: Tensors,
+    own: Tensors,
     generator: torch.Generator,
     *,
     ends: bool,
