@@ -86,6 +86,11 @@ class Choice:
         name: of the model chosen.
         model: fitted to all sequences: (batch, time, channels), lengths to logits or numbers.
         scores: of everything that was tried.
+
+    Example:
+        >>> score = Score("reservoir", "leave one out", torch.zeros(20), classes=True)
+        >>> print(Choice("reservoir", nn.Identity(), (score,)).summary())
+        * reservoir: accuracy 1.000 [0.839, 1.000], n = 20, leave one out
     """
 
     name: str
