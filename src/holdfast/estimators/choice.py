@@ -178,7 +178,7 @@ def _tried(
 ) -> Score | None:
     """The score of a trained cell within this time, or None if there is none."""
     losses, began = torch.full((len(x),), math.nan, dtype=torch.float32), time.monotonic()
-    folds = list(_folds(y, classes, seed))
+    folds, how = list(_folds(y, classes, seed)), ""
     for done, test in enumerate(folds):
         left = (seconds - (time.monotonic() - began)) / (len(folds) - done)
         if left < SHORTEST:
@@ -188,12 +188,11 @@ def _tried(
         model = fit_trained(cell, x[train], lengths[train], y[train], classes=classes, seconds=left, seed=seed)
         with torch.no_grad():
             losses[test] = _losses(model(x[test], lengths[test]), y[test], classes)
-        score = Score(cell, "held out" if len(folds) == 1 else f"{len(folds)} folds", losses, classes is not None)
-        if _gain(rival, score) < -2:
+        tried = "" if done + 1 == len(folds) else f"{done + 1} of "
+        how = "held out" if len(folds) == 1 else f"{tried}{len(folds)} folds"
+        if _gain(rival, Score(cell, how, losses, classes is not None)) < -2:
             break
-    seconds = time.monotonic() - began
-    how = "held out" if len(folds) == 1 else f"{len(folds)} folds"
-    return Score(cell, how, losses, classes is not None, seconds) if (~losses.isnan()).any() else None
+    return Score(cell, how, losses, classes is not None, time.monotonic() - began) if how else None
 
 
 def _folds(y: Tensor, classes: int | None, seed: int) -> Iterator[Tensor]:
