@@ -461,13 +461,14 @@ def _naive_ratio(it: dict, model: str) -> float | None:
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
 
+SCORES, STUDY = (ROOT / "results/sequences" / name for name in ("scores.json", "study.json"))
 COLUMNS = ("automatic", "reservoir", "nearest neighbour", "ridge on the raw series", "plain GRU", "MiniRocket")
 
 
 def sequences_page() -> str:
     """docs/sequences.md: models for anybody's sequences on public sets, and the study behind the defaults."""
-    scores = json.loads((ROOT / "results/sequences/scores.json").read_text(encoding="utf-8"))
-    study = json.loads((ROOT / "results/sequences/study.json").read_text(encoding="utf-8"))
+    scores = json.loads(SCORES.read_text(encoding="utf-8"))
+    study = json.loads(STUDY.read_text(encoding="utf-8"))
     development = list(next(iter(study["scores"].values())))
     parts = [
         GENERATED,
@@ -569,7 +570,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/speed.md": speed_page,
     "docs/reference.md": reference_page,
     "docs/usage/forecasting.md": forecasting_page,
-    "docs/sequences.md": sequences_page,
+    **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
     "README.md": readme,
     **reports(),
 }

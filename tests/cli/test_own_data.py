@@ -158,3 +158,12 @@ def test_settings_are_searched_for_a_file(command, waves, tmp_path):
     assert set(held["trials"][0]["values"]) == {"cell.hidden_size", "cell.layers", "train.lr"}
     assert command("predict", tmp_path / "s" / "trial-0000", "--data", data, "--out", tmp_path / "p.csv").code == 0
     assert command("sweep").code == 2
+
+
+def test_a_comparison_comes_with_the_number_of_answers(command, own, tmp_path):
+    words = ["--target", "label", "--set", "task.sequence=name", "--hidden", 4, "--epochs", 1, "-q"]
+    words += ["--set", "cell.options.backend=reference"]
+    ran = command("train", "--data", own[1], "--cell", "gru", "--cell", "lstm", *words, "--run", tmp_path / "r")
+    assert ran.code == 0, ran.text
+    assert ran.out.count("(n = 6, 95% interval ") == 2
+    assert (tmp_path / "r" / "lstm" / "answers.png").is_file()

@@ -101,3 +101,14 @@ def test_one_state_vector_and_one_layer_are_asked_for():
         gradient_conditions(broken, torch.randn(2, 2, 4))
     with pytest.raises(SettingError, match="published"):
         gradient_conditions(RRNN(4, 4, rounds=1), torch.randn(2, 2, 4), form="printed")
+
+
+def test_rrnn_gru_meets_theorem_7_at_a_start_of_small_norm():
+    """Appendix D.2's norm of 0.223: with an identity that is only a start the condition can hold, and there it does."""
+    xs = torch.randn(4, 3, 30)
+    options = {"setting": "published code", "scorer": 4, "backend": "reference"}
+    start, drawn = (gradient_conditions(RRNNGRU(30, 30, start_norm=norm, **options), xs) for norm in (0.223, None))
+    assert start.attainable
+    assert start.rate == pytest.approx(0.5 + 0.223 * start.operators)
+    assert start.rate < 1
+    assert drawn.rate is None

@@ -256,6 +256,66 @@ def test_normalised_candidates_do_not_depend_on_scale_or_shift():
     assert max(small.abs().max(), large.abs().max()) <= 12**0.5  # n entries of variance 1: none is above √n
 
 
+def leaves_of(tree):
+    return [tree] if isinstance(tree, str) else [leaf for child in tree.children for leaf in leaves_of(child)]
+
+
+def test_in_a_multiset_every_copy_is_used_once():
+    """§3.1: the last round joins the two nodes that are left, so the tree has all leaves and one node per round."""
+    layer = RRNN(3, 3, rules="multiset", copies=(2, 3), rounds=5, choice="soft", scorer=5, tuples=2, identity=False)
+    record = layer.trace(torch.randn(4, 3, 3)).records[0]
+    for t, b in itertools.product(range(4), range(3)):
+        tree = record.tree(t, b)
+        assert sorted(leaves_of(tree)) == ["0", "h", "h", "h", "x", "x"]
+        assert tree.size == 5
+    assert len(set(record.count())) > 1  # every sample has its own
+
+
+def test_the_rules_of_the_published_code():
+    """Nodes once and all in the tree; tuples 1 and 2 first; one tree per batch; large entries only under σ and tanh."""
+    activations = ("sigmoid", "tanh", "one_minus", "identity", "relu")
+    layer = RRNN(
+        3, 3, rules="published code", rounds=9, choice="soft", scorer=5, tuples=4, identity=False,
+        activations=activations, batch_norm="candidate",
+    )  # fmt: skip
+    trace = layer.trace(3 * torch.randn(4, 3, 3))
+    choices = trace.records[0].choices[0]  # (time, batch, rounds, 5)
+    assert (choices == choices[:, :1]).all()
+    assert (choices[:, :, 0, 2] == 0).all()
+    assert (choices[:, :, 1, 2] == 1).all()
+    ((grown,),), matrices = trace.grown, layer.l0.tuples[0]()
+    for t in range(4):
+        tree = trace.records[0].tree(t, 0)
+        assert tree.size == 9  # nothing is used twice, and nothing is lost
+        nodes = torch.cat((grown.leaves[:, t], grown.vectors[:, t]))
+        for left, right, index, operator, activation in choices[t, 0].tolist():
+            z = OPERATORS[("add", "mul")[operator]].apply(
+                nodes[left] @ matrices.left[index].mT, nodes[right] @ matrices.right[index].mT
+            )
+            assert (z + matrices.bias[index]).abs().max() <= 1 or activations[activation] in ("sigmoid", "tanh")
+
+
+def test_a_round_by_rules_is_a_softmax_over_what_is_left():
+    """The first round of the published code has the first tuple alone."""
+    sets, leaves = (
+        Sets(tuples=2, rounds=1, identity=False, operators=("add",), activations=("tanh",)),
+        torch.randn(2, 2, 4),
+    )
+    matrices = Matrices(torch.randn(2, 4, 4), torch.randn(2, 4, 4), torch.randn(2, 4))
+    found, _, second = soft_search(leaves, matrices, sets, TwoLayerScorer(4, 3), rules="published code")
+    only = torch.tanh(leaves[0] @ matrices.left[0].mT + leaves[1] @ matrices.right[0].mT + matrices.bias[0])
+    torch.testing.assert_close(found.vectors[0], only)
+    assert (second == -torch.inf).all()
+    for options, words in (
+        ({"rules": "multiset"}, "soft choice"),
+        ({"rules": "multiset", "choice": "soft", "rounds": 4}, "2 rounds"),
+        ({"copies": (2, 2)}, "multiset"),
+        ({"rules": "all"}, "algorithm 1"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            RRNN(4, 4, **options)
+
+
 # -- RRNN-GRU ------------------------------------------------------------------------------------------------------
 
 

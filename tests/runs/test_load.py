@@ -12,7 +12,9 @@ import holdfast
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.runs import Request, choose, evaluate_run, predict_run, resume_run, train_run
 from holdfast.runs.pictures import draw_run
-from holdfast.tasks import in_memory
+from holdfast.tasks import Batch, in_memory
+from holdfast.train.log import read_log
+from holdfast.train.metrics import loss_sum
 
 STEPS = 6
 
@@ -246,3 +248,19 @@ def test_a_class_at_every_step_is_predicted_at_every_step(tmp_path):
     assert (tmp_path / "p.csv").read_text().splitlines()[-1].startswith("29,3,")
     assert evaluate_run(folder, data=tmp_path / "mine.csv").count == 178
     assert [path.name for path in draw_run(folder)] == ["curve.png", "answers.png"]
+
+
+def test_class_weights_multiply_the_training_loss_alone(tmp_path):
+    answers, targets = torch.randn(6, 2), torch.tensor([0, 0, 0, 0, 1, 1])
+    batch, weights = Batch(torch.zeros(3, 6, 1), targets), torch.tensor([0.5, 2.0])
+    terms = torch.nn.functional.cross_entropy(answers, targets, reduction="none")
+    torch.testing.assert_close(loss_sum("cross_entropy", answers, batch, weights), (terms * weights[targets]).sum())
+    x, _ = _waves(40)
+    data = _csv(tmp_path / "mine.csv", _long(x, np.array(["rare"] * 8 + ["usual"] * 32)))
+    logs = []
+    for kind in ("balanced", "none"):
+        folder = _train(tmp_path / kind, data, **{"task.weights": kind, "train.epochs": 1, "train.lr": 1e-12})
+        (entry,) = read_log(folder / "log.jsonl")
+        logs.append(entry)
+    assert logs[0]["validation"] == pytest.approx(logs[1]["validation"], rel=1e-6)
+    assert logs[0]["train_loss"] != pytest.approx(logs[1]["train_loss"], rel=1e-3)

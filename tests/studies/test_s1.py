@@ -36,6 +36,7 @@ PRINTED = {
     ("wiki10k", "rrnn-gru-printed"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, 5),
     ("wiki10k", "rrnn-gru-phases"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, 5),
     ("wiki10k", "rrnn-gru"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, None),
+    ("wiki10k", "rrnn-gru-start"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, None),
     ("wiki10k", "rrnn-gru-hard"): (0.1, 1e-8, 0.003, 64, 1e-3, 1.0, None),
     ("sst", "rrnn-gru-printed"): (1.76e-6, 2.67e-12, 5.47e-5, 10, 1.06e-5, 46.3, 1),
     ("sst", "rrnn-gru"): (1.76e-6, 2.67e-12, 5.47e-5, 10, 1.06e-5, 46.3, 1),
@@ -189,7 +190,7 @@ def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
     train = {"epochs": 1, "batch": 3, "lr": 0.5, "loss_per": "sequence"}
     table, folder = {"task": own_text(tmp_path), "cell": cell, "train": train}, tmp_path / "run"
     PROCEDURES["trees"](table, {"sequences": 2, "teacher": 2}, folder, progress=False, label="tiny")
-    (_, gru, _), (_, model, _) = load_run(folder / "teacher"), load_run(folder)
+    gru, model = load_run(folder / "teacher").model, load_run(folder).model
     assert torch.equal(gru.embedding.weight, model.embedding.weight)
     vectors = model.embedding.weight
     assert not vectors.requires_grad

@@ -149,6 +149,7 @@ def test_data_in_memory_give_the_same_sequences():
         in_memory(polars.DataFrame(long, schema_overrides={"id": polars.Categorical}), **asked),
         in_memory(polars.DataFrame({**nested, "label": y.tolist()}), **asked),
         in_memory(pandas.DataFrame(nested), **asked),
+        in_memory(pandas.DataFrame({**nested, "a": [pandas.Series(cell) for cell in nested["a"]]}), **asked),
         in_memory(pyarrow.table({**nested, "label": y.tolist()}), **asked),
     ):
         _matches(made)
@@ -337,3 +338,16 @@ def test_mangled_files_give_a_clear_error_or_load(tmp_path, name, data):
         assert torch.isfinite(task.train_batch(0, 2, seed=0).inputs).all()
         return
     assert str(path) in said
+
+
+def test_the_index_of_a_frame_names_sequences_and_steps():
+    """As sktime has panels: a row per step, under two index levels."""
+    x, lengths, y = _sequences()
+    pairs = [(case, step) for case in range(COUNT) for step in range(lengths[case])][::-1]
+    index = pandas.MultiIndex.from_tuples(pairs, names=["instances", "timepoints"])
+    values = np.array([x[pair] for pair in pairs])
+    frame = pandas.DataFrame({"a": values[:, 0], "b": values[:, 1], "label": [y[case] for case, _ in pairs]}, index)
+    task = in_memory(frame, validation=0, test=0, standardise=False)
+    data, back = task.data["train"], torch.arange(COUNT - 1, -1, -1)  # sequences in the order in which they appear
+    task.data["train"] = type(data)(data.inputs[back], data.targets[back], data.lengths[back])
+    _matches(task)

@@ -252,9 +252,14 @@ def show_outcome(folder: Path, outcome: Outcome, as_json: bool, task: Task | Non
 
 
 def _interval(task: Task | None, split: str, accuracy: float | None) -> str:
-    from holdfast.runs.intervals import answers_in, wilson
+    from holdfast.runs.intervals import answers_in
 
-    count = None if task is None or accuracy is None else answers_in(task, split)
+    return "" if task is None else _interval_of(accuracy, answers_in(task, split))
+
+
+def _interval_of(accuracy: float | None, count: int | None) -> str:
+    from holdfast.runs.intervals import wilson
+
     return f" ({interval_text(count, wilson(accuracy, count))})" if count and accuracy is not None else ""
 
 
@@ -287,7 +292,7 @@ def show_comparison(comparison: Comparison) -> None:
             f"{row.lr:g}",
             f"{row.updates:,}",
             f"{row.updates / row.seconds:.1f}" if row.seconds else "-",
-            number(row.score),
+            number(row.score) + _interval_of(row.score, comparison.count),
             row.status,
         ]
         for row in comparison.rows

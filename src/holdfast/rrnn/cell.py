@@ -28,7 +28,7 @@ from holdfast.rrnn.record import Grown
 from holdfast.rrnn.scorer import TwoLayerScorer
 from holdfast.rrnn.search import search
 from holdfast.rrnn.sets import Sets, auxiliary_vector
-from holdfast.rrnn.soft import soft_search
+from holdfast.rrnn.soft import Rules, soft_search
 from holdfast.rrnn.tree import Matrices
 from holdfast.types import Hidden, State, Weights
 
@@ -130,6 +130,8 @@ class RRNNCell(TreeCell):
         choice: "hard", the best candidate, with the gradient through its path alone, or "soft", see ``soft_search``.
         batch_norm: normalise candidates: True, with one set of statistics per birth, see ``BirthNorm``, for a hard
             choice, or "candidate", each candidate over batch and entries, see ``soft_search``, for a soft one.
+        rules: which candidates a round has, see ``soft_search``; others than "algorithm 1" for a soft choice.
+        copies: of x and of every old state in the pool, for the rules "multiset".
         loss: the parts of loss (6) that ``RRNN.penalty`` adds up.
 
     Example:
@@ -147,7 +149,7 @@ class RRNNCell(TreeCell):
         hidden_size: int,
         *,
         tuples: int = 4,
-        identity: bool = True,
+        identity: bool | Literal["start"] = True,
         operators: Sequence[str] = ("add", "mul"),
         activations: Sequence[str] = ("sigmoid", "tanh", "one_minus", "identity"),
         auxiliary: Sequence[str] = ("0",),
@@ -160,6 +162,8 @@ class RRNNCell(TreeCell):
         start_norm: float | None = None,
         choice: Literal["hard", "soft"] = "hard",
         batch_norm: bool | Literal["candidate"] = False,
+        rules: Rules = "algorithm 1",
+        copies: tuple[int, int] = (1, 1),
         loss: TreeLoss | None = None,
     ):
         super().__init__(input_size, hidden_size, loss)
@@ -177,6 +181,17 @@ class RRNNCell(TreeCell):
                 f"{batch_norm!r} with a {choice} one."
             )
         self.normalise = batch_norm == "candidate"
+        one_of("RRNNCell", "rules", rules, ("algorithm 1", "multiset", "published code"))
+        if rules != "algorithm 1" and choice == "hard":
+            raise SettingError(
+                f'RRNNCell expects a soft choice with the rules {rules!r}, got a hard one; set choice="soft".'
+            )
+        if rules != "multiset" and tuple(copies) != (1, 1):
+            raise SettingError(
+                f'RRNNCell expects copies with the rules "multiset" only, got {tuple(copies)} with {rules!r}.'
+            )
+        self.rules: Rules = rules
+        self.copies = (positive_size("RRNNCell", "copies", copies[0]), positive_size("RRNNCell", "copies", copies[1]))
         if loss is not None and loss.forms == "nodes":
             raise SettingError('RRNNCell expects loss.forms of trees, got "nodes", which RRNN-GRU alone has.')
         self.choice, self.carry_pool = choice, carry_pool
@@ -184,6 +199,12 @@ class RRNNCell(TreeCell):
             Tuples(hidden_size, it.tuples, identity=it.identity, start_norm=start_norm) for it in self.sets
         )
         self.scorers = nn.ModuleList(self._scorers(scorer))
+        for it, leaves in zip(self.sets, self.leaf_names, strict=True):
+            if rules == "multiset" and it.rounds != len(leaves) - 1:
+                raise SettingError(
+                    f"RRNNCell expects {len(leaves) - 1} rounds for the {len(leaves)} leaves of a multiset, to leave "
+                    f"one node, got {it.rounds}."
+                )
         self.norms = nn.ModuleList(
             BirthNorm(hidden_size, it.rounds) if batch_norm is True else nn.Identity() for it in self.sets
         )
@@ -209,7 +230,8 @@ class RRNNCell(TreeCell):
         for i, sets in enumerate(self.sets):
             new = [f"{name}'" for name in self.names[:i]]
             carried = range(self.sets[i - 1].rounds - 1) if self.carry_pool and i else ()
-            every.append(("x", *self.names, *sets.auxiliary, *new, *carried))
+            leaves = ("x",) * self.copies[0] + self.names * self.copies[1]
+            every.append((*leaves, *sets.auxiliary, *new, *carried))
         return tuple(every)
 
     def weights(self) -> Weights:
@@ -227,7 +249,8 @@ class RRNNCell(TreeCell):
         carried: tuple[Tensor, ...] = ()
         for i, sets in enumerate(self.sets):
             constants = getattr(self, f"auxiliary_{i}")[:, None].expand(-1, len(drive), -1)
-            leaves = torch.stack((drive, *before, *constants, *made, *carried))
+            old = (drive,) * self.copies[0] + tuple(before) * self.copies[1]
+            leaves = torch.stack((*old, *constants, *made, *carried))
             grown = self._grow(i, leaves, Matrices(*weights[3 * i : 3 * i + 3]), sets, scores)
             done.append(grown)
             made.append(grown.vectors[-1])  # (1)
@@ -237,7 +260,9 @@ class RRNNCell(TreeCell):
     def _grow(self, i: int, leaves: Tensor, matrices: Matrices, sets: Sets, scores: bool) -> Grown:
         scorer = self.scorers[i]
         if self.choice == "soft":
-            found, best, second = soft_search(leaves, matrices, sets, scorer, normalise=self.normalise)
+            found, best, second = soft_search(
+                leaves, matrices, sets, scorer, normalise=self.normalise, rules=self.rules
+            )
             return Grown(leaves, found.choices, found.vectors, best, second)
         norm = it if isinstance(it := self.norms[i], BirthNorm) else None
         found = search(leaves, matrices, sets, scorer, norm=norm, runner_up=scores)

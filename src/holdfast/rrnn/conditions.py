@@ -176,7 +176,7 @@ def gradient_conditions(
         operators=max(left, right),
         losses=None if loss is None else _direct_slope(trace.output, loss),
         entries=entries,
-        attainable=not (sets.identity and steep and flat),
+        attainable=not (sets.identity is True and steep and flat),
         nodes=nodes,
         exploding=exploding,
         form=form,

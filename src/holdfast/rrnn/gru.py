@@ -127,7 +127,7 @@ class RRNNGRUCell(TreeCell):
         self.alternate = None if alternate is None else positive_size("RRNNGRUCell", "alternate", alternate)
         first = preset["first"] if first is None else first
         self.first = self.alternate if first is None else positive_size("RRNNGRUCell", "first", first)
-        self.sets = (Sets(tuples, last is True),)
+        self.sets = (Sets(tuples, last),)
         self.tuples = Tuples(hidden_size, tuples, identity=last, start_norm=start_norm)
         self.scorer = scorer if isinstance(scorer, nn.Module) else TwoLayerScorer(hidden_size, scorer)
 

@@ -25,6 +25,7 @@ from holdfast.rrnn.cell import RRNNCell, TreeCell
 from holdfast.rrnn.loss import LossParts, TreeLoss, parts_of
 from holdfast.rrnn.record import Grown, Record
 from holdfast.rrnn.sets import Sets
+from holdfast.rrnn.soft import Rules
 from holdfast.types import State
 
 __all__ = ["RRNN", "Trace", "TreeLayer"]
@@ -163,7 +164,7 @@ class TreeLayer(NamedLayer):
 
 class _RRNNSettings(LayerSettings, total=False):
     tuples: int
-    identity: bool
+    identity: bool | Literal["start"]
     operators: Sequence[str]
     activations: Sequence[str]
     auxiliary: Sequence[str]
@@ -176,6 +177,8 @@ class _RRNNSettings(LayerSettings, total=False):
     start_norm: float | None
     choice: Literal["hard", "soft"]
     batch_norm: bool | Literal["candidate"]
+    rules: Rules
+    copies: tuple[int, int]
     loss: TreeLoss | None
 
 

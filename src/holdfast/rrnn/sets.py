@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from holdfast.errors import SettingError, positive_size
+from holdfast.errors import SettingError, one_of, positive_size
 
 __all__ = ["ACTIVATIONS", "GRU_SETS", "LSTM_SETS", "OPERATORS", "Activation", "Operator", "Sets", "auxiliary_vector"]
 
@@ -99,7 +100,7 @@ class Sets:
 
     Args:
         tuples: how many (L, R, b) there are.
-        identity: the last tuple is (I, I, 0) and is not trained.
+        identity: the last tuple is (I, I, 0) and is not trained; "start": it starts there, see ``Tuples``.
         operators, activations: names in ``OPERATORS`` and ``ACTIVATIONS``.
         auxiliary: constant vectors in the pool: "0" zeros, "1" ones, "e3" the third unit vector.
         rounds: N̄, nodes per step.
@@ -110,7 +111,7 @@ class Sets:
     """
 
     tuples: int = 4
-    identity: bool = True
+    identity: bool | Literal["start"] = True
     operators: tuple[str, ...] = ("add", "mul")
     activations: tuple[str, ...] = ("sigmoid", "tanh", "one_minus", "identity")
     auxiliary: tuple[str, ...] = ("0",)
@@ -119,6 +120,7 @@ class Sets:
     def __post_init__(self) -> None:
         for name in ("operators", "activations", "auxiliary"):  # settings files have lists
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        one_of("Sets", "identity", self.identity, (True, False, "start"))
         positive_size("Sets", "tuples", self.tuples)
         positive_size("Sets", "rounds", self.rounds)
         for name, known in (("operators", OPERATORS), ("activations", ACTIVATIONS)):

@@ -3,6 +3,16 @@
     p = softmax {α(v) : v in V_k, v not in P_{k-1}},   c_k = Σ p_v v        (1)
     v ← (v - mean v) / √(var v + ε), over the batch and the entries         (2) normalisation per candidate, if asked
 
+V_k can be another set than Algorithm 1's (``rules``):
+
+- "multiset": a node, leaves included, is used once, as in §3.1. The pool then holds copies of x and h, and the last
+  round has two nodes left.
+- "published code": an inner node is used once, and all of them are in the last tree. Rounds 1 and 2 have the first and
+  the second tuple alone. Where an entry of o(L c, R d) + b exceeds 1 in absolute value, only σ and tanh are candidates.
+  The whole batch has one tree at each step, that of the highest sum of scores.
+
+Neither leaves out what is in the pool already.
+
 It is differentiable in the scorer too, but keeps every candidate for the gradient. Trees and records show the candidate
 with the largest weight. A candidate is made and scored once, in the round in which its right child is new.
 
@@ -12,6 +22,8 @@ too, so that there a sample's trees depend on the others of its batch. Symbols: 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -20,11 +32,19 @@ from holdfast.rrnn.grow import Found
 from holdfast.rrnn.sets import ACTIVATIONS, OPERATORS, Sets
 from holdfast.rrnn.tree import Matrices
 
-__all__ = ["soft_search"]
+__all__ = ["Rules", "soft_search"]
+
+Rules = Literal["algorithm 1", "multiset", "published code"]
 
 
 def soft_search(
-    leaves: Tensor, matrices: Matrices, sets: Sets, scorer: nn.Module, *, normalise: bool = False
+    leaves: Tensor,
+    matrices: Matrices,
+    sets: Sets,
+    scorer: nn.Module,
+    *,
+    normalise: bool = False,
+    rules: Rules = "algorithm 1",
 ) -> tuple[Found, Tensor, Tensor]:
     """(1) for every round.
 
@@ -32,6 +52,7 @@ def soft_search(
         leaves: (leaves, batch, p).
         matrices, sets, scorer: as in ``search``.
         normalise: (2).
+        rules: which candidates a round has, see above.
 
     Returns:
         The candidates with the largest weights, with the mixed vectors; and the two highest scores of each round, each
@@ -50,15 +71,27 @@ def soft_search(
         made.add(leaf)
     nodes, choices, runners, bests, seconds = [], [], [], [], []
     seen = torch.zeros(0, batch, dtype=torch.bool, device=leaves.device)
+    used = torch.zeros(len(leaves) + sets.rounds, batch, dtype=torch.bool, device=leaves.device)
     for k in range(sets.rounds):
         if k:
             made.add(nodes[-1])
+        if rules != "algorithm 1":
+            seen = made.left_out(used, k, len(leaves), rules)
+        elif k:
             seen = torch.cat((seen | made.like(nodes[-1].detach(), len(seen)), made.in_pool(nodes, len(seen))))
         else:
             seen = made.in_pool((), 0)
         score = made.score.masked_fill(seen & ~seen.all(dim=0), -torch.inf)
         nodes.append(made.mean(torch.softmax(score, dim=0)))  # (1)
         first = score.max(dim=0).indices
+        if rules == "published code":
+            first = score.sum(dim=1).max(dim=0).indices.expand(batch)
+        pair = made.table[first, :2]  # (batch, 2)
+        used.scatter_(
+            0,
+            pair.T,
+            (pair >= len(leaves)).T if rules == "published code" else torch.ones_like(pair.T, dtype=torch.bool),
+        )
         others = score.masked_fill(made.like(made.row(first)), -torch.inf)
         second = others.max(dim=0)
         table = made.table
@@ -86,6 +119,7 @@ class _Candidates:
         size = matrices.bias.shape[1]
         self.probe = torch.cos(torch.arange(1.0, size + 1, device=device) ** 2).to(matrices.bias.dtype)
         self.probed, self.close = self.score, self.score
+        self.large = torch.zeros(0, dtype=torch.bool, device=device)
 
     def add(self, node: Tensor) -> None:
         """A new node, (batch, p): all pairs in which it is on the right."""
@@ -96,6 +130,8 @@ class _Candidates:
             return
         lefts, bias = torch.stack(self.lefts[:-1]), self.matrices.bias[:, None]
         z = torch.stack([OPERATORS[name].apply(lefts, right) + bias for name in self.sets.operators], dim=2)
+        large = (z.detach().abs().amax(dim=(3, 4)) > 1)[..., None].expand(*z.shape[:3], len(self.sets.activations))
+        self.large = torch.cat((self.large, large.flatten()))
         v = torch.stack([ACTIVATIONS[name].apply(z) for name in self.sets.activations], dim=3).flatten(0, 3)
         if self.normalise:
             v = nn.functional.layer_norm(v, v.shape[1:])  # (2)
@@ -142,6 +178,22 @@ class _Candidates:
                 begin += len(block)
             same[where[:, 0], where[:, 1]] = torch.cat(found)
         return same
+
+    def left_out(self, used: Tensor, k: int, leaves: int, rules: Rules) -> Tensor:
+        """Which candidates round k does not have by these rules, (candidates, batch)."""
+        left, right, index, _, activation = self.table.unbind(dim=1)
+        out = used[left] | used[right]
+        if rules == "multiset":
+            return out
+        rest, free = self.sets.rounds - k, int((~used[leaves : leaves + k, 0]).sum())  # rounds; nodes not used yet
+        bounded = [self.sets.activations.index(name) for name in ("sigmoid", "tanh") if name in self.sets.activations]
+        steep = ~torch.isin(activation, torch.tensor(bounded, device=activation.device))
+        more = self.large & steep
+        if rest <= free:  # the rounds left must join them: two at once, or at least one
+            more |= (left if rest < free else right) < leaves
+        if k < 2:
+            more |= index != min(k, self.sets.tuples - 1)
+        return out | more[:, None]
 
     def in_pool(self, nodes: list[Tensor] | tuple[()], begin: int) -> Tensor:
         """Which of the candidates from ``begin`` on are among the nodes."""

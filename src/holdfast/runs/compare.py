@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.errors import ConfigError, Interrupted
 from holdfast.runs.curves import Line, draw_lines
 from holdfast.runs.environment import environment
+from holdfast.runs.intervals import answers_in
 from holdfast.runs.load import load_run
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.settings import RunSettings
@@ -55,6 +56,7 @@ class Comparison:
         rows: in the order they were trained.
         figure: the plot, or None without evaluations.
         setting: all of it in one line.
+        count: on how many answers an accuracy was counted, where that is known.
     """
 
     split: str
@@ -63,6 +65,7 @@ class Comparison:
     rows: tuple[Compared, ...]
     figure: str | None
     setting: str
+    count: int | None = None
 
 
 def compare(
@@ -134,7 +137,8 @@ def compare(
         note=f"{settings[0].task_name}: one run each",
     )
     shown = None if picture is None else str(picture)
-    return Comparison(split, spec.metric, spec.baseline, tuple(rows), shown, _setting(settings, rows))
+    count = answers_in(tasks[0], split) if spec.metric == "accuracy" else None
+    return Comparison(split, spec.metric, spec.baseline, tuple(rows), shown, _setting(settings, rows), count)
 
 
 def _line(name: str, found: Measured, metric: str) -> Line:

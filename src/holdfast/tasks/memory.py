@@ -68,6 +68,11 @@ def _table(frame: Any) -> Table:
         import pyarrow
     except ImportError:
         raise MissingExtraError("Reading a DataFrame needs pyarrow: pip install 'holdfast[data]'.") from None
+    if (
+        hasattr(frame, "iloc") and frame.columns.is_unique and len(frame)
+    ):  # pandas, with a Series in each cell, as in sktime
+        nested = [name for name in frame.columns if hasattr(frame[name].iloc[0], "to_numpy")]
+        frame = frame.assign(**{str(name): [list(cell) for cell in frame[name]] for name in nested})
     try:
         table = pyarrow.table(frame)
     except (pyarrow.ArrowException, TypeError, ValueError) as error:
@@ -92,7 +97,10 @@ def _arrays(x: Any) -> dict[str, np.ndarray]:
     widths = {part.shape[1:] for part in parts}
     if len(widths) != 1 or any(part.ndim != 2 for part in parts) or not all(map(len, parts)):
         shapes = ", ".join(dict.fromkeys(str(part.shape) for part in parts[:4]))
-        raise DataError(f"x must hold arrays (time, channels) with as many channels each, got the shapes {shapes}.")
+        raise DataError(
+            "x must hold arrays (time, channels) with as many channels each, got "
+            f"{f'the shapes {shapes}' if parts else 'none'}."
+        )
     lengths = np.array([len(part) for part in parts])
     padded = np.zeros((len(parts), int(lengths.max()), *widths.pop()))
     padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(parts)

@@ -47,7 +47,10 @@ __all__ = [
 COLUMNS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 ARRAYS = (".npz", ".npy")
 EXTENSIONS = (*ARRAYS, *COLUMNS, ".ts", ".arff", ".xlsx")
-SEQUENCE_NAMES = ("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id")
+SEQUENCE_NAMES = (
+    *("sequence", "sequence_id", "seq", "seq_id", "series", "series_id", "id", "sample", "sample_id"),
+    *("case", "case_id", "instance", "instances", "unique_id", "item_id"),  # as other libraries call it
+)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
@@ -424,7 +427,7 @@ class _Header:
 
     @property
     def size_in_memory(self) -> int:
-        """As numbers of 64 bits, or as text with 4 bytes a letter."""
+        """As numbers of 64 bits, or as text with 4 bytes per letter."""
         each = 4 * self.dtype.itemsize if self.dtype.kind == "S" else self.dtype.itemsize
         return math.prod(self.shape) * max(8, each)
 
