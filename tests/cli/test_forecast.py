@@ -35,6 +35,15 @@ def test_a_forecast_from_the_command_line(command, file, tmp_path):
         (("--forecast", "Sales", "--hidden", "8"), "give --forecast or --hidden, not both"),
         (("--forecast", "Sales", "--cell", "gru"), "give --forecast or --cell, not both"),
         (("--forecast", "Sales", "--horizon", "0"), "greater than or equal to 1"),
+        (
+            ("--forecast", "Sales", "--impute", "last"),
+            "give --forecast or --impute, not both: a forecast needs complete",
+        ),
+        (
+            ("--forecast", "Sales", "--test", "b.csv"),
+            "give --forecast or --test, not both: a forecast is tested at past",
+        ),
+        (("--horizon", "3"), "is for forecasts; add --forecast COLUMN"),
         (("--known", "Sales"), "is for forecasts; add --forecast COLUMN"),
         (("--season", "4"), "is for forecasts; add --forecast COLUMN"),
     ],

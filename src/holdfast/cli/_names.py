@@ -13,7 +13,7 @@ from holdfast.files import shipped_folder
 __all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
 CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "sgornn", "vprnn")
-OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "rmsprop", "sgd")
+OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
 TASKS = (
     "addition",

@@ -55,7 +55,7 @@ def train(
     forecast: Annotated[
         list[str] | None, _what(help="Column of that file to forecast, --horizon steps ahead. Repeat for several.")
     ] = None,
-    horizon: Annotated[int, _what(min=1, help="Steps to forecast.")] = 12,
+    horizon: Annotated[int | None, _what(min=1, help="Steps to forecast.", show_default="12")] = None,
     known: Annotated[
         list[str] | None, _what(help="Column that is known for the future too, for --forecast. Repeat for several.")
     ] = None,
@@ -153,10 +153,10 @@ def train(
         _refuse(data, {**given, "--devices": devices > 1}, options)
         from holdfast.estimators.forecast_run import ForecastRequest
 
-        columns = tuple(forecast), horizon, tuple(known or ()), time, sequence
+        columns = tuple(forecast), horizon or 12, tuple(known or ()), time, sequence
         _forecast(ForecastRequest(data or Path(), *columns, season, seed or 0), run, as_json)
         return
-    for name, value in (("--known", known), ("--season", season)):
+    for name, value in (("--horizon", horizon), ("--known", known), ("--season", season)):
         if value:
             raise typer.BadParameter("is for forecasts; add --forecast COLUMN.", param_hint=name)
     options |= {f"task.{key}": value for key, value in (("time", time), ("sequence", sequence)) if value is not None}
@@ -179,7 +179,12 @@ def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) 
     used = [name for name, value in others.items() if value]
     used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
     if used:
-        why = "a forecast is its own target" if used[0] == "--target" else "a forecast is not trained step by step"
+        reasons = {
+            "--target": "a forecast is its own target",
+            "--test": "a forecast is tested at past origins",
+            "--impute": "a forecast needs complete series; fill in missing values first",
+        }
+        why = reasons.get(used[0], "a forecast is not trained step by step")
         raise typer.BadParameter(f"give --forecast or {used[0]}, not both: {why}.", param_hint="--forecast")
 
 

@@ -74,7 +74,7 @@ def fit_trained(
     hidden_size: int = 64,
     seed: int = 0,
 ) -> PooledModel:
-    """A layer of this name, trained on all of these sequences for so many updates, or seconds if they end first.
+    """A layer of this name, trained on all of these sequences for a number of updates, or of seconds if they end first.
 
     Arguments as in ``fit_reservoir``. Without a limit in seconds the result depends on the seed alone.
 

@@ -256,7 +256,7 @@ def _groups(values: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
 def changing(path: Path, name: str, sequence: str) -> DataError:
     """The error about a target that is not one per sequence."""
     return DataError(
-        f"{path}: the target {name!r} changes inside the sequence {sequence!r}; expected one answer a sequence. Take "
+        f"{path}: the target {name!r} changes inside the sequence {sequence!r}; expected one answer per sequence. Take "
         "kind='tagging' for a class at every step, cut the sequences where it changes, or leave the target out to "
         "predict the next step."
     )

@@ -1,9 +1,9 @@
 """Files of other tools: .ts and .arff (aeon, sktime, Weka), .xlsx, and folders of files.
 
-.ts          a line a sequence, channels separated by ":", the answer last                     arrays
-.arff        a row a sequence: a table; with a relational attribute                            arrays
+.ts          one line per sequence, channels separated by ":", the answer last                 arrays
+.arff        one row per sequence: a table; with a relational attribute                        arrays
 .xlsx        the first sheet, its first row the header                                         a table
-a folder     a file a sequence; its answer is the name of its folder, or stands in labels.csv  a table, a row a step
+a folder     one file per sequence; the answer is the name of its folder, or in labels.csv      a table
              or a data set that Hugging Face's ``save_to_disk`` wrote                           a table
 """
 

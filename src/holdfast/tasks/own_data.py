@@ -1,14 +1,15 @@
-"""Your own sequences, from a file: what is asked is done, what is not asked is worked out and said.
+"""Your own sequences, from a file. Settings that are not given are inferred from the data and reported.
 
     .npz                x (sequences, time, features) or (sequences, time); lengths and y where there are some   (1)
                         or, where shape and smoothness tell so or ``order`` says so, (sequences, features, time)
-    .csv, .parquet      a row a step with a column that names the sequence, or                                   (2)
-                        a row a sequence, its columns the steps (a target, no such column and no time), or       (3)
+    .csv, .parquet      one row per step with a column that names the sequence, or                               (2)
+                        one row per sequence, its columns the steps (a target, no such column and no time), or   (3)
                         one long sequence (neither)                                                              (4)
 
-Numbers of rows (an index that was saved along) and columns of time or date are no inputs unless named. With a target:
-its class or its numbers, one answer a sequence. Without: the next step of every feature. Splits are drawn by sequence,
-classes alike in each; a single sequence is cut by time. Inputs are standardised on the training split.
+An index column that was saved along and columns of time or date are not inputs unless named. With a target, the model
+predicts one class or set of numbers per sequence, otherwise the next step of every feature. Splits are drawn by
+sequence, with the same shares of classes. A single sequence is cut by time. Inputs are standardised on the training
+split.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class OwnTask(Arrays):
     Args:
         spec, splits: as in ``Arrays``.
         preparation: to do the same with another file.
-        choices: what was chosen, a sentence each.
+        choices: what was inferred, one sentence for each setting.
         sha256: of the file, or of the arrays in memory, so that a run that is resumed can tell whether it is the same.
 
     Example:
@@ -98,7 +99,7 @@ class OwnData:
         layout: "long" (2), "rows" (3), "series" (4) or "auto".
         validation, test: parts of the sequences kept apart; 0 for no such split.
         seed: of the draw of the splits.
-        window: next-step prediction reads pieces of so many steps; None: whole sequences, and 100 steps of a series.
+        window: number of steps in a piece, for next-step prediction; None: whole sequences, and 100 steps of a series.
         standardise: inputs and numbers to predict get mean 0 and deviation 1 on the training split.
         order: of the axes of an array behind the sequences: "time-first", "channels-first" (as in aeon and sktime), or
             "auto": worked out, and asked for where it is open.
@@ -156,7 +157,7 @@ class OwnData:
             columns, inputs = self._array_columns(data, path)
         flat = columns.gather(data, path)
         if len(flat) == 1 and columns.target and flat.tags is None:
-            raise DataError(f"{path} has one sequence; to learn an answer a sequence there must be several.")
+            raise DataError(f"{path} has one sequence; a target needs several, one answer for each.")
         choices = [_contents(path, data), _sequences_sentence(columns, flat), inputs]
         kind, classes, sentence = self._kind(columns, flat, path)
         parts = (self if test is None else dataclasses.replace(self, test=0.0))._split(flat, kind, path)
@@ -324,7 +325,7 @@ class OwnData:
             )
         if layout == "series" and target and (self.kind not in ("auto", "tagging") or not _is_class(table[targets[0]])):
             raise DataError(
-                f"{table.path} is one sequence in time, and a target is one answer a sequence. Name the column that "
+                f"{table.path} is one sequence in time, and a target is one answer per sequence. Name the column that "
                 "says of which sequence a row is, sequence='NAME', or take layout='rows' if every row is a sequence of "
                 f"its own, or kind='tagging' for a class at every step, or kind='next-step' to predict the next row. "
                 f"Columns: {known}."

@@ -427,7 +427,7 @@ class _Header:
 
     @property
     def size_in_memory(self) -> int:
-        """As numbers of 64 bits, or as text with 4 bytes a letter."""
+        """As numbers of 64 bits, or as text with 4 bytes per letter."""
         each = 4 * self.dtype.itemsize if self.dtype.kind == "S" else self.dtype.itemsize
         return math.prod(self.shape) * max(8, each)
 
