@@ -5,7 +5,7 @@
 
 A bound is compared with m, and so is another run: seed by seed where both ran the same seeds. A claim is not met if a
 seed has no number because its run diverged, or if three or more seeds are all on the wrong side of the bound. It is
-undecided if m is closer to the bound than s or e, or if it has fewer than three seeds and does not say why these decide.
+undecided if m is closer to the bound than s or e, or if it has fewer than three seeds without a stated reason.
 """
 
 from __future__ import annotations
