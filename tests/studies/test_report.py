@@ -35,6 +35,7 @@ RESULT = StudyResult(
         *(entry("paired", seed, scored(value - 1e-6)) for seed, value in enumerate(PAIRED)),
         *(entry("other-seeds", seed + 3, scored(value)) for seed, value in enumerate(PAIRED)),
         *(entry("far", seed, scored(value)) for seed, value in enumerate(FAR)),
+        *(entry("exploded", seed, scored(value)) for seed, value in enumerate((0.02, 0.03, 1e9))),
         *(entry("still", seed, scored(0.92)) for seed in range(3)),
         entry("one", 0, scored(0.91)),
         *(entry("c", seed, DIVERGED, scored(0.2), chosen=1) for seed in range(3)),
@@ -45,7 +46,7 @@ RESULT = StudyResult(
 
 def judged(**claim):
     claim = Claim(**{"text": "it is so", "run": "a", "metric": "test.accuracy", "pick": "last", **claim})
-    runs = tuple(Run(name) for name in ("a", "paired", "other-seeds", "far", "still", "one", "c", "d", "e"))
+    runs = tuple(Run(name) for name in ("a", "paired", "other-seeds", "far", "exploded", "still", "one", "c", "d", "e"))
     study = Study("Made", run=runs, scale={"small": Scale(), "paper": Scale()}, claim=(claim,), name="s0/made")
     return judge(study, RESULT, "small")[0]
 
@@ -68,6 +69,8 @@ def judged(**claim):
         ({"run": "far", "than": "a"}, "not met"),
         ({"run": "far", "than": "a", "better_by": -0.21}, "met"),  # within 0.21
         ({"than": "far", "better": "lower"}, "not met"),
+        ({"run": "exploded", "at_most": 0.01}, "not met"),  # by every seed, though within their spread
+        ({"run": "exploded", "at_most": 0.025}, "undecided"),  # one seed of three meets it
         ({"than": "d"}, "met"),  # the other one has no number at all
         ({"run": "d", "at_least": 0.0}, "not met"),
         ({"run": "d", "pick": "best", "at_least": 0.4}, "met"),

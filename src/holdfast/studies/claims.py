@@ -4,8 +4,8 @@
     e = √(p (1 - p) / N), the error of an accuracy on N answers   (2)
 
 A bound is compared with m, and so is another run: seed by seed where both ran the same seeds. A claim is not met if a
-seed has no number because its run diverged. It is undecided if m is closer to the bound than s or e, or if it has fewer
-than three seeds and does not say why these decide.
+seed has no number because its run diverged, or if three or more seeds are all on the wrong side of the bound. It is
+undecided if m is closer to the bound than s or e, or if it has fewer than three seeds without a stated reason.
 """
 
 from __future__ import annotations
@@ -156,7 +156,10 @@ def _judged(claim: Claim, result: StudyResult, scale: str) -> Judged:
     if ours.mean is None or ours.missing:
         return Judged(claim, "not met", ours, theirs, scale)
     margin = _margin(claim, ours.mean, theirs)
-    why = _doubt(claim, margin, ours, theirs, result)
+    values = result.values(claim.run, claim.metric, claim.pick) if claim.than is None else []
+    every = [_margin(claim, value, None) for value in values if value is not None]
+    failed = len(every) >= _SEEDS and max(every) < 0  # whatever their spread: one of them may have exploded
+    why = "" if failed else _doubt(claim, margin, ours, theirs, result)
     return Judged(claim, "undecided" if why else "met" if margin >= 0 else "not met", ours, theirs, scale, why)
 
 
