@@ -87,7 +87,7 @@ def test_a_check_of_settings_draws_no_random_number():
 
 
 def test_a_value_that_no_signature_shows_is_refused_when_the_model_is_built():
-    with pytest.raises(ConfigError, match=r"cell: SGORNNCell expects a nonlinearity out of .*; got 'rel'"):
+    with pytest.raises(ConfigError, match=r"cell: SGORNNCell expects nonlinearity to be one of .*, got 'rel'"):
         prepare(run_settings(overridden(BASE, {"cell.options.nonlinearity": "rel"})))
 
 

@@ -27,7 +27,7 @@ def test_every_shipped_study_loads_and_has_its_scales(path):
     assert it.name == path.relative_to(ROOT).with_suffix("").as_posix()
     if it.sweep and not it.claim:
         return  # a search has no claims, and one scale is enough
-    assert list(it.scale) == ["smoke", "small", "paper"]
+    assert [name for name in it.scale if name != "medium"] == ["smoke", "small", "paper"]
     assert all(it.runs_at(scale) for scale in it.scale)
     assert it.source
     assert it.claim

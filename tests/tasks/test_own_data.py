@@ -417,7 +417,7 @@ NAN = np.r_[np.nan, np.zeros(99)]
         (without(changed(), "id"), {"target": "label", "layout": "long"}, "name the column that says"),
         (without(changed(), "id", "label"), {"layout": "rows"}, "name the target"),
         (long_columns(2), {"target": "label"}, "2 sequences: not enough"),
-        (long_columns(1), {"target": "amount"}, "one sequence; to learn an answer"),
+        (long_columns(1), {"target": "amount"}, "one sequence; a target needs several"),
         (without(long_columns(10, 1), "label", "amount"), {"sequence": "id"}, "has 1 step and so no next step"),
         ({"x": [1, 2, 3]}, {}, "3 steps: not enough"),
         (changed(a=[1e308, -1e308] * 50), {}, "too large"),

@@ -88,18 +88,12 @@ class Choice:
         scores: of everything that was tried.
 
     Example:
-<<<<<<< HEAD
         >>> losses = torch.tensor([0.0, 0, 1, 0])
         >>> scores = Score("gru", "held out", losses, True), Score("most common", "held out", 1 - losses, True)
         >>> print(Choice("gru", nn.Identity(), scores).summary())
         * gru: accuracy 0.750 [0.301, 0.954], n = 4, held out
           most common: accuracy 0.250 [0.046, 0.699], n = 4, held out
         gru was chosen: 0.500 better than most common, the best of the others.
-=======
-        >>> score = Score("reservoir", "leave one out", torch.zeros(20), classes=True)
-        >>> print(Choice("reservoir", nn.Identity(), (score,)).summary())
-        * reservoir: accuracy 1.000 [0.839, 1.000], n = 20, leave one out
->>>>>>> main
     """
 
     name: str

@@ -50,7 +50,7 @@ def run_settings(table: Mapping[str, Any], source: str = "settings") -> RunSetti
     Example:
         >>> run_settings({"task": {"name": "addition", "steps": 5}, "train": {"updates": 1, "optimizer": "sgd"}})
         Traceback (most recent call last):
-        holdfast.errors.ConfigError: settings: unknown key 'optimizer' in train; known: batch, ..., updates.
+        holdfast.errors.ConfigError: settings: unknown key 'optimizer' in train; known: batch, ..., weights.
     """
     known = ("cell", "task", "train")
     for name in table:

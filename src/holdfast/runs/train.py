@@ -61,6 +61,7 @@ def train_run(
 
     Example:
         >>> import tempfile
+        >>> from holdfast.runs import run_settings
         >>> settings = run_settings({
         ...     "task": {"name": "addition", "steps": 4, "validation": 8},
         ...     "cell": {"hidden_size": 4},
