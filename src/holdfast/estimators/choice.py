@@ -21,6 +21,7 @@ from holdfast.errors import SettingError, one_of
 from holdfast.estimators.baselines import baselines
 from holdfast.estimators.readout import fit_reservoir
 from holdfast.estimators.trained import TRAINED, fit_trained
+from holdfast.runs.intervals import wilson
 
 __all__ = ["Choice", "Score", "automatic"]
 
@@ -66,11 +67,10 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """95%: Wilson's for an accuracy, the mean ± 1.96 standard errors for an error."""
-        n, p, z = self.n, self.value, 1.96
+        n, p = self.n, self.value
         if self.classes:
-            centre, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-            return max(0.0, centre - half) / (1 + z * z / n), min(1.0, (centre + half) / (1 + z * z / n))
-        error = z * self.losses[~self.losses.isnan()].std().item() / math.sqrt(n) if n > 1 else math.inf
+            return wilson(p, n)
+        error = 1.96 * self.losses[~self.losses.isnan()].std().item() / math.sqrt(n) if n > 1 else math.inf
         return max(0.0, p - error), p + error
 
     def __str__(self) -> str:
