@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from holdfast import LSTMCell, scan
+from holdfast.errors import SettingError
 
 OPEN, SHUT = 1e3, -1e3  # σ(±1000) is 1 and 0 in float64
 
@@ -56,3 +57,20 @@ def test_one_unit_by_hand():
     memory = gate * -0.25 + gate * candidate
     assert c.item() == pytest.approx(memory, abs=1e-15)
     assert h.item() == pytest.approx(gate * math.tanh(memory), abs=1e-15)
+
+
+def test_a_forget_bias_opens_that_gate_at_the_start_and_no_other():
+    """Keras' start: b_f = 1, the other biases 0, so σ(b_f) of the memory is kept at x = h = 0."""
+    cell = LSTMCell(3, 4, forget_bias=1.0)
+    assert torch.equal(cell.bias.view(4, 4), torch.tensor([0.0, 1.0, 0.0, 0.0])[:, None].expand(4, 4))
+    _, c = cell(torch.zeros(1, 3), (torch.zeros(1, 4), torch.ones(1, 4)))
+    torch.testing.assert_close(c, torch.full((1, 4), 1 / (1 + math.exp(-1))))
+    nn.init.ones_(cell.bias)
+    cell.reset_parameters()
+    assert cell.bias.sum() == 4
+
+
+@pytest.mark.parametrize("settings", [{"forget_bias": math.nan}, {"forget_bias": 1.0, "bias": False}])
+def test_a_forget_bias_needs_a_bias_and_a_finite_number(settings):
+    with pytest.raises(SettingError, match="forget_bias"):
+        LSTMCell(3, 4, **settings)

@@ -3,7 +3,8 @@
     c_t = φ(W x_t + U h_{t-1} + b)           (1) candidate
     h_t = α c_t + β h_{t-1},  0 < α, β < 1   (2) scalar gates
 
-Source: Kusupati et al. (2018), §3.1; start of the gates: S3's experiments. Symbols: docs/notation.md.
+Source: Kusupati et al. (2018), §3.1, and its start of the gates. S3's experiments start them at -3.75 and 3 and clip β
+to 1 - 2α, as in SGORNN: ``gates=ScalarGates(-3.75, 3.0, clip="2alpha")``. Symbols: docs/notation.md.
 """
 
 from __future__ import annotations

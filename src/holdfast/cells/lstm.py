@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from holdfast.cells._base import Cell
 from holdfast.cells.nonlinearity import nonlinearity_named
+from holdfast.errors import SettingError
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
 __all__ = ["LSTMCell"]
@@ -30,6 +31,7 @@ class LSTMCell(Cell):
         input_size, hidden_size: features of ``x``, and of ``h`` and ``c``.
         nonlinearity: φ in (2) and (4), by name or any elementwise callable.
         bias: whether to add b.
+        forget_bias: where b_f starts, with the other biases at 0; Keras takes 1. None draws all as PyTorch does.
 
     Example:
         >>> h, c = LSTMCell(3, 5)(torch.zeros(2, 3))
@@ -41,10 +43,21 @@ class LSTMCell(Cell):
     """
 
     def __init__(
-        self, input_size: int, hidden_size: int, *, nonlinearity: str | Nonlinearity = "tanh", bias: bool = True
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        nonlinearity: str | Nonlinearity = "tanh",
+        bias: bool = True,
+        forget_bias: float | None = None,
     ):
         super().__init__(input_size, hidden_size)
         self.phi = nonlinearity_named("LSTMCell", nonlinearity)
+        self.forget_bias = forget_bias
+        if forget_bias is not None and not (bias and math.isfinite(forget_bias)):
+            raise SettingError(
+                f"LSTMCell expects forget_bias to be finite, with bias=True; got {forget_bias} and bias={bias}."
+            )
         self.weight_ih = nn.Parameter(torch.empty(4 * hidden_size, input_size))
         self.weight_hh = nn.Parameter(torch.empty(4 * hidden_size, hidden_size))
         self.bias = nn.Parameter(torch.empty(4 * hidden_size)) if bias else None
@@ -54,6 +67,9 @@ class LSTMCell(Cell):
         bound = 1 / math.sqrt(self.hidden_size)
         for weight in self.parameters():
             nn.init.uniform_(weight, -bound, bound)
+        if self.bias is not None and self.forget_bias is not None:
+            nn.init.zeros_(self.bias)
+            nn.init.constant_(self.bias[self.hidden_size : 2 * self.hidden_size], self.forget_bias)
 
     @property
     def state_sizes(self) -> tuple[int, ...]:

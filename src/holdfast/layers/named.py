@@ -216,6 +216,7 @@ class ExpRNN(NamedLayer):
 class _LSTMSettings(LayerSettings, total=False):
     nonlinearity: str | Nonlinearity
     bias: bool
+    forget_bias: float | None
 
 
 class LSTM(NamedLayer):
