@@ -1,7 +1,7 @@
 """Stability: bounds on a recurrence that hold for all inputs, with the premises they need.
 
-The theorems of SGORNN (S3) are in bounds.py. For stable recurrence (S4): measure (contraction, step, stack, observed,
-reach), enforce (project, projected, stable_lstm), certify (certificate, gaps), use (truncate, stream).
+The theorems of SGORNN (S3) are in bounds.py and complexity.py. For stable recurrence (S4): measure (contraction, step,
+stack, observed, reach), enforce (project, projected, stable_lstm), certify (certificate, gaps), use (truncate, stream).
 """
 
 from __future__ import annotations
@@ -18,6 +18,12 @@ from holdfast.stability.bounds import (
     rotations_derivative_bound,
 )
 from holdfast.stability.certificate import Certificate, certificate
+from holdfast.stability.complexity import (
+    fastrnn_alpha_limit,
+    rademacher_bound,
+    rademacher_complexity,
+    rotations_lipschitz,
+)
 from holdfast.stability.contraction import certified_cells, contraction_rate
 from holdfast.stability.gaps import (
     gradient_gap,
@@ -53,6 +59,7 @@ __all__ = [
     "certificate",
     "certified_cells",
     "contraction_rate",
+    "fastrnn_alpha_limit",
     "generalisation_gap",
     "gradient_bound_rotations",
     "gradient_bound_theta",
@@ -63,8 +70,11 @@ __all__ = [
     "l1_ball_rows",
     "observed_contraction",
     "project_",
+    "rademacher_bound",
+    "rademacher_complexity",
     "register_slopes",
     "rotations_derivative_bound",
+    "rotations_lipschitz",
     "slopes",
     "stable_lstm",
     "stack_bounds",

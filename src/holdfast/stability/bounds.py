@@ -101,7 +101,7 @@ def generalisation_gap(
     """
     who = "generalisation_gap"
     one_of(who, "form", form, ("exact", "published"))
-    _check(who, alpha, beta, slope=2, steps=steps, samples=samples)
+    check_gates(who, alpha, beta, slope=2, steps=steps, samples=samples)
     positive_number(who, "loss_bound", loss_bound)
     if not 0 < delta < 1:
         raise SettingError(f"{who} expects delta in (0, 1), got {delta}.")
@@ -139,7 +139,7 @@ def gradient_bound_theta(
         [64.0, 16.0, 7.92]
     """
     one_of("gradient_bound_theta", "form", form, GRADIENT_FORMS)
-    _check("gradient_bound_theta", alpha, beta, steps=steps, hidden_size=hidden_size)
+    check_gates("gradient_bound_theta", alpha, beta, steps=steps, hidden_size=hidden_size)
     positive_number("gradient_bound_theta", "derivative_bound", derivative_bound)
     size = {"exact": hidden_size**1.5, "published": hidden_size, "sharp": hidden_size}[form]
     return bounds.product * derivative_bound * size * _growth(alpha, steps, form)
@@ -168,7 +168,7 @@ def gradient_bound_weight_ih(
         4.0
     """
     one_of("gradient_bound_weight_ih", "form", form, GRADIENT_FORMS)
-    _check("gradient_bound_weight_ih", alpha, beta, steps=steps, hidden_size=hidden_size)
+    check_gates("gradient_bound_weight_ih", alpha, beta, steps=steps, hidden_size=hidden_size)
     size = 1.0 if form == "sharp" else math.sqrt(hidden_size)
     return bounds.x_norm * bounds.readout_norm * alpha * steps * size
 
@@ -204,7 +204,7 @@ def gradient_bound_rotations(
     _even("gradient_bound_rotations", hidden_size)
     setting = {"alpha": alpha, "beta": beta, "steps": steps}
     if form == "sharp":
-        _check("gradient_bound_rotations", **setting)
+        check_gates("gradient_bound_rotations", **setting)
         return bounds.product * _growth(alpha, steps, form)
     if derivative_bound is None:
         derivative_bound = rotations_derivative_bound(hidden_size, form="published")
@@ -244,7 +244,8 @@ def _growth(alpha: float, steps: int, form: GradientForm) -> float:
     return alpha**2 * steps * (steps - 1) / 2 if form == "sharp" else (alpha * steps) ** 2
 
 
-def _check(who: str, alpha: float, beta: float, slope: int = 1, **sizes: int) -> None:
+def check_gates(who: str, alpha: float, beta: float, slope: int = 1, **sizes: int) -> None:
+    """The premise of a bound: 0 < α < 1, 0 ≤ β ≤ 1 - slope · α, sizes of at least 1."""
     for name, size in sizes.items():
         positive_size(who, name, size)
     if not (0 < alpha < 1 and 0 <= beta < 1 and slope * alpha + beta <= 1):
