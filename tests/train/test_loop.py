@@ -1,6 +1,8 @@
 """The loop does what its settings say."""
 
 import contextlib
+import dataclasses
+import itertools
 import json
 import math
 import os
@@ -12,7 +14,7 @@ from torch import nn
 
 from helpers.noisy_run import noisy_run, stream
 from holdfast.errors import DivergedError, Interrupted, SettingError
-from holdfast.tasks import Addition, Arrays, Sequences, Spec
+from holdfast.tasks import Addition, Arrays, Copying, Sequences, Spec
 from holdfast.train import LRSchedule, ModelSettings, Training, build, evaluate, fit
 from holdfast.train.checkpoint import load
 from holdfast.train.log import read_log
@@ -79,6 +81,25 @@ def test_a_plateau_lowers_the_rate(tmp_path):
     )
     rates = [entry["lr"] for entry in read_log(tmp_path / "log.jsonl")]
     assert rates[:6] == pytest.approx([1e-30, 1e-30, 1e-30, 1e-31, 1e-31, 1e-32])
+
+
+def test_a_plateau_of_the_loss_is_not_one_of_the_accuracy(tmp_path):
+    """Small steps lower the loss at every evaluation and change no answer: only the accuracy is on a plateau."""
+    task = Copying(delay=2, validation=8).load()
+    task.spec = dataclasses.replace(task.spec, metric="accuracy")
+    rates = {}
+    for on in ("loss", "metric"):
+        torch.manual_seed(0)
+        schedule = LRSchedule("plateau", patience=1, factor=0.5, on=on)
+        training = Training(updates=4, batch=64, optimiser="sgd", lr=1e-3, evaluate_every=1, schedule=schedule, seed=0)
+        fit(build(ModelSettings("rnn", 8), task.spec), task, training, tmp_path / on, progress=False)
+        log = read_log(tmp_path / on / "log.jsonl")
+        assert len({entry["validation"]["accuracy"] for entry in log}) == 1
+        losses = [entry["validation"]["loss"] for entry in log]
+        assert all(after < before for before, after in itertools.pairwise(losses))
+        rates[on] = [entry["lr"] for entry in log]
+    assert rates["loss"] == [1e-3] * 4
+    assert rates["metric"] == pytest.approx([1e-3, 1e-3, 5e-4, 2.5e-4])
 
 
 def test_a_loss_that_is_no_number_stops_with_update_parameter_and_checkpoint(tmp_path):

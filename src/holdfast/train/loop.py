@@ -106,6 +106,7 @@ class _Position:
     waited: int = 0  # evaluations since the best, and since the last cut of a plateau schedule
     waited_lr: int = 0
     plateaus: int = 0
+    best_loss: float | None = None  # of the monitored split; what a plateau of the loss is measured from
     last: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     log_position: int = 0
     log_sha256: str = ""  # of the log up to there, and of best.safetensors; empty before there are any
@@ -400,13 +401,17 @@ class _Run:
             self.rewind.restore()
         elif not math.isfinite(at.last[self.monitor]["loss"]) and training.nonfinite == "stop":
             raise DivergedError(f"The {self.monitor} loss after update {at.update} is not finite.{self._last_good()}")
-        at.waited, at.waited_lr = at.waited + 1, at.waited_lr + 1
-        if better(spec.metric, value, at.best):
-            at.best, at.best_update, at.waited, at.waited_lr = value, at.update, 0, 0
+        loss = at.last[self.monitor]["loss"]
+        improved, lower = better(spec.metric, value, at.best), better("loss", loss, at.best_loss)
+        at.best_loss = loss if lower else at.best_loss
+        at.waited = 0 if improved else at.waited + 1
+        at.waited_lr = 0 if (lower if training.schedule.on == "loss" else improved) else at.waited_lr + 1
+        if improved:
+            at.best, at.best_update = value, at.update
             if self.fabric.is_global_zero:
                 tree = {"model": self.raw.state_dict(), "update": at.update, "score": value, "metric": spec.metric}
                 at.best_sha256 = checkpoint.save(self.folder / sums.BEST, {"role": "best", **self.identity, **tree})
-        elif training.schedule.kind == "plateau" and at.waited_lr >= training.schedule.patience:
+        if training.schedule.kind == "plateau" and at.waited_lr >= training.schedule.patience:
             at.plateaus, at.waited_lr = at.plateaus + 1, 0
 
     def _reason_to_stop(self) -> str:

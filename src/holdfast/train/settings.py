@@ -79,10 +79,11 @@ class LRSchedule:
 
     Args:
         kind: "constant"; "linear", to zero at ``over`` updates; "step", times ``factor`` at each update in ``at``;
-            "plateau", times ``factor`` when the monitored metric has not improved for ``patience`` evaluations.
+            "plateau", times ``factor`` when the monitored split has not improved for ``patience`` evaluations.
         over: updates until zero; the whole run if None.
         at: updates at which to step; numbers up to 1 are parts of the whole run.
         factor, patience: of "step" and "plateau".
+        on: what a plateau is of: the task's "metric", or the "loss", as in S5.
         warmup: the factor rises to its value over this many updates at the start, in equal steps.
 
     Example:
@@ -100,8 +101,11 @@ class LRSchedule:
     factor: float = 0.1
     patience: int = 10
     warmup: int = 0
+    on: Literal["metric", "loss"] = "metric"
 
     def __post_init__(self) -> None:
+        if self.on not in ("metric", "loss"):
+            raise SettingError(f'schedule.on must be "metric" or "loss", got {self.on!r}.')
         if self.kind not in ("constant", "linear", "step", "plateau"):
             raise SettingError(f"kind must be constant, linear, step or plateau, got {self.kind!r}.")
         if self.kind == "step" and not self.at:
