@@ -90,7 +90,7 @@ def test_what_cannot_be_studied_is_said(command, studies):
         assert said in ran.err, ran.err
         assert "Traceback" not in ran.text
         assert "unexpected" not in ran.text
-    assert command("sweep", "s3/tiny", "--sampler", "grid").code == 2
+    assert command("sweep", "s3/tiny", "--sampler", "bayes").code == 2
     assert command("study", "report", "--scale", "small").code == 2
 
 

@@ -92,6 +92,23 @@ def test_proposals_are_a_function_of_the_seed(tmp_path, sampler):
     assert values(other)[0] != values(whole)[0]
 
 
+def test_a_grid_takes_every_combination_once(tmp_path):
+    """Two rates, three sizes and two schedules are twelve trials, whatever total is asked for and however it is cut."""
+    grid = tiny(**{"train.lr": {"choices": [1e-3, 1e-2]}})
+    run(grid, 5, tmp_path, sampler="grid")
+    result = run(grid, 100, tmp_path, sampler="grid")
+    taken = {
+        (one["train.lr"], one["cell.hidden_size"], one["train.schedule"]["kind"]) for one in values(result).values()
+    }
+    assert len(result.trials) == len(taken) == 12
+
+
+def test_a_grid_of_real_numbers_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"grid needs choices .* sweep\.train\.lr"):
+        run(tiny(), 3, tmp_path, sampler="grid")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_trial_of_a_killed_worker_is_taken_up_in_its_folder(tmp_path):
     """SIGKILL in the middle of the first trial. The next worker ends it from its checkpoint, and the total is kept."""
@@ -275,7 +292,7 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(tmp_path):
     (tmp_path / "sweep.db").write_bytes(b"not a database" * 100)
     with pytest.raises(ConfigError, match="cannot be used"):
         run(tiny(), 1, tmp_path)
-    for options in ({"sampler": "grid"}, {"trials": 0}):
+    for options in ({"sampler": "bayes"}, {"trials": 0}):
         with pytest.raises(SettingError):
             run(tiny(), options.pop("trials", 1), tmp_path, **options)
 

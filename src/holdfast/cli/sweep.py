@@ -26,7 +26,7 @@ EXAMPLES = (
     "holdfast sweep --data mine.csv --target label --cell gru --trials 30",
     "holdfast sweep mine.toml --trials 200 --storage postgresql://user@host/sweeps  # on every machine",
 )
-SAMPLERS = ("tpe", "random")
+SAMPLERS = ("tpe", "random", "grid")
 
 
 def sweep(
@@ -49,7 +49,10 @@ def sweep(
     ] = None,
     sampler: Annotated[
         str,
-        typer.Option(help="tpe learns from earlier trials; random does not.", autocompletion=among(SAMPLERS)),
+        typer.Option(
+            help="tpe learns from earlier trials; random does not; grid takes every combination once.",
+            autocompletion=among(SAMPLERS),
+        ),
     ] = "tpe",
     study_name: Annotated[
         str | None, typer.Option(help="Name of the sweep in the storage.", show_default="the study's")

@@ -116,6 +116,20 @@ class Range:
         """Some of its values, for a check before the sweep starts."""
         return self.choices or (self.low, self.high)
 
+    @property
+    def every(self) -> tuple[Any, ...] | None:
+        """All its values as a storage holds them; None if they cannot be counted.
+
+        Example:
+            >>> Range(low=2, high=6, step=2).every, Range(low=0.1, high=1.0).every
+            ((2, 4, 6), None)
+        """
+        if self.choices:
+            return tuple(_label(choice) for choice in self.choices)
+        if not self.whole or self.log or self.low is None or self.high is None:
+            return None
+        return tuple(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+
     def draw(self, trial: optuna.Trial, name: str) -> Any:
         """The value of this setting in a trial."""
         if self.choices:

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +93,7 @@ def sweep(
     folder: str | Path,
     *,
     storage: str | None = None,
-    sampler: Literal["tpe", "random"] = "tpe",
+    sampler: Literal["tpe", "random", "grid"] = "tpe",
     name: str | None = None,
     scale: str | None = None,
     seed: int = 0,
@@ -109,7 +110,8 @@ def sweep(
             run a few more.
         folder: where the runs go, one folder each.
         storage: any Optuna URL, for several machines; ``sweep.db`` in ``folder``, an SQLite file, if None.
-        sampler: "tpe" learns from the trials that ended; "random" does not.
+        sampler: "tpe" learns from the trials that ended; "random" does not; "grid" takes every combination once, in an
+            order that ``seed`` decides, and needs choices or whole numbers.
         name: of the sweep in its storage; the study's if None.
         scale: one of the study's, whose settings come on top.
         seed: of the proposals (1). The runs' own seed is a setting of theirs.
@@ -137,9 +139,11 @@ def sweep(
     """
     if trials < 1:
         raise SettingError(f"trials must be at least 1, got {trials}.")
-    if sampler not in ("tpe", "random"):
-        raise SettingError(f'sampler must be "tpe" or "random", got {sampler!r}.')
+    if sampler not in ("tpe", "random", "grid"):
+        raise SettingError(f'sampler must be "tpe", "random" or "grid", got {sampler!r}.')
     search, base = read_search(study), _base(study, scale)
+    if sampler == "grid":
+        trials = min(trials, math.prod(len(values) for values in _grid(study.name, search).values()))
     _check(study.name, search, base)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +189,7 @@ class _Searched:
             storage=_storage(optuna, url, grace),
             study_name=name,
             direction="maximize" if self.search.objective.maximise else "minimize",
-            sampler=_make_sampler(optuna, sampler, seed),
+            sampler=self._sampler(sampler, seed),
             load_if_exists=True,
         )
         now = self._fingerprint()
@@ -198,6 +202,24 @@ class _Searched:
                 "choose another folder with --run, or another --study-name."
             )
         return theirs
+
+    def _sampler(self, kind: str, seed: int) -> Any:
+        """(1): a new state for every trial, seeded by its number, so that workers never propose the same by accident.
+
+        A grid needs none: the storage says which combinations are taken.
+        """
+        samplers = self.optuna.samplers
+        if kind == "grid":
+            return samplers.GridSampler(_grid(self.source, self.search), seed=seed)
+        base = samplers.RandomSampler if kind == "random" else samplers.TPESampler
+
+        class ByNumber(base):
+            def before_trial(self, study: Any, trial: Any) -> None:
+                mixed = hashlib.sha256(f"{seed} {trial.number}".encode()).digest()
+                base.__init__(self, seed=int.from_bytes(mixed[:4], "big"))
+                super().before_trial(study, trial)
+
+        return ByNumber()
 
     def _fingerprint(self) -> str:
         held = {"search": dataclasses.asdict(self.search), "base": self.base}
@@ -335,17 +357,16 @@ def _storage(optuna: Any, url: str, grace: int) -> Any:
     raise AssertionError("unreachable")
 
 
-def _make_sampler(optuna: Any, kind: str, seed: int) -> Any:
-    """(1): a new state for every trial, seeded by its number, so that workers never propose the same by accident."""
-    base = optuna.samplers.RandomSampler if kind == "random" else optuna.samplers.TPESampler
-
-    class ByNumber(base):
-        def before_trial(self, study: Any, trial: Any) -> None:
-            mixed = hashlib.sha256(f"{seed} {trial.number}".encode()).digest()
-            base.__init__(self, seed=int.from_bytes(mixed[:4], "big"))
-            super().before_trial(study, trial)
-
-    return ByNumber()
+def _grid(source: str, search: Search) -> dict[str, list[Any]]:
+    """Every value of every setting, by its name."""
+    values = {name: part.every for name, part in search.ranges.items()}
+    for name, found in values.items():
+        if found is None:
+            raise ConfigError(
+                f"{source}: a grid needs choices or whole numbers, but sweep.{name} is a range of real numbers; "
+                f'write "{name}" = {{ choices = [...] }}, or use the sampler tpe or random.'
+            )
+    return {name: list(found) for name, found in values.items() if found is not None}
 
 
 def _put_back(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
