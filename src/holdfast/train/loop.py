@@ -234,6 +234,7 @@ class _Run:
         wrapped, self.optimiser = fabric.setup(model, plain)
         # alone there is nothing to gather, and Fabric's wrapper costs a percent of a small model's update
         self.model = model if fabric.world_size == 1 else wrapped
+        self.way = _way(self.model, task)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.penalty, self.at_epoch = (getattr(model, name, None) for name in ("penalty", "at_epoch"))
         self.state: Tensor | State | None = None
@@ -346,7 +347,7 @@ class _Run:
         loss, per = 0.0, count / whole.inputs.shape[1] if training.loss_per == "sequence" else 1.0
         for piece, scored in _pieces(batch, training.truncation, self.spec.every_step):
             with contextlib.nullcontext() if scored else torch.no_grad():
-                answers, state = self.model(piece.inputs, piece.lengths, self.state)
+                answers, state = self.model(piece.inputs, piece.lengths, self.state, **self.way)
             if scored:
                 part = loss_sum(self.spec.loss, answers, piece, self.class_weights) * (world / max(count, 1))
                 if self.penalty is not None and (more := self.penalty()) is not None:
@@ -597,7 +598,7 @@ def evaluate(
         >>> sorted(evaluate(build(ModelSettings("sgornn", 8), task.spec), task, "test"))
         ['loss', 'mse']
     """
-    carry_state = carry_state and task.spec.contiguous
+    carry_state, way = carry_state and task.spec.contiguous, _way(model, task)
     scores, state, training = Scores(task.spec.loss, task.spec.metric), None, model.training
     sharing = fabric if fabric is not None and fabric.world_size > 1 and not carry_state else None
     batches: Iterable[Answerable] = task.evaluation(split, batch_size)
@@ -606,7 +607,7 @@ def evaluate(
     model.eval()
     try:
         for batch in batches:
-            answers, state = model(batch.inputs, batch.lengths, state if carry_state else None)
+            answers, state = model(batch.inputs, batch.lengths, state if carry_state else None, **way)
             scores.add(answers, batch)
     finally:
         model.train(training)
@@ -654,6 +655,12 @@ def run_lengths(task: Task, training: Training) -> tuple[int, int]:
         updates = max(1, round((training.epochs or 0) * epoch))
     every = training.evaluate_every or epoch or max(1, updates // 50)
     return updates, min(every, updates)
+
+
+def _way(model: nn.Module, task: Task) -> dict[str, bool]:
+    """How to call ``model`` for a loss: with its answers unread if they would be thousands of logits each."""
+    wide = getattr(model, "wide", False) and task.spec.loss == "cross_entropy"
+    return {"unread": True} if wide else {}
 
 
 def _pieces(batch: Any, truncation: int | None, every_step: bool) -> Iterator[tuple[Any, bool]]:

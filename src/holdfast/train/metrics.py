@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import ShapeError
+from holdfast.train.wide_readout import Unread
 
 __all__ = ["HIGHER_IS_BETTER", "Scores", "better", "loss_sum", "target_count"]
 
@@ -49,7 +50,7 @@ def target_count(loss: str, batch: Answerable) -> int:
     return int(mask.sum()) * batch.targets[0, 0].numel()
 
 
-def loss_sum(loss: str, answers: Tensor, batch: Answerable, weights: Tensor | None = None) -> Tensor:
+def loss_sum(loss: str, answers: Tensor | Unread, batch: Answerable, weights: Tensor | None = None) -> Tensor:
     """The sum of the loss over a batch: squared errors, or cross-entropies in nats, each times its class's weight.
 
     Example:
@@ -58,6 +59,8 @@ def loss_sum(loss: str, answers: Tensor, batch: Answerable, weights: Tensor | No
         3.0
     """
     targets = batch.targets
+    if isinstance(answers, Unread):
+        return answers.cross_entropy(targets, weights, _IGNORED)
     if loss == "cross_entropy":
         flat = answers.reshape(-1, answers.shape[-1])
         options: dict[str, Any] = {"ignore_index": _IGNORED, "reduction": "sum", "weight": weights}
@@ -94,9 +97,11 @@ class Scores:
         self.loss, self.metric = loss, metric
         self.sums = torch.zeros(3, dtype=torch.float64)  # loss, right answers, terms
 
-    def add(self, answers: Tensor, batch: Answerable) -> None:
+    def add(self, answers: Tensor | Unread, batch: Answerable) -> None:
         right = 0
-        if self.loss == "cross_entropy":
+        if isinstance(answers, Unread):
+            right = answers.right(batch.targets, _IGNORED)
+        elif self.loss == "cross_entropy":
             right = int((answers.argmax(dim=-1) == batch.targets).sum())
         elif self.loss == "binary_cross_entropy":
             right = int(((answers > 0) == (batch.targets > 0.5)).sum())

@@ -25,6 +25,7 @@ from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
+from holdfast.train.wide_readout import WIDE, Unread
 from holdfast.types import State
 
 __all__ = ["LAYERS", "SequenceModel", "Start", "build", "made_options", "option_types"]
@@ -153,7 +154,8 @@ class SequenceModel(CheckedLoad):
 
     Shape:
         inputs (time, batch, features) or tokens (time, batch); lengths (batch,) or None. Returns the answers, (batch,
-        outputs) or (time, batch, outputs), and the last state, which can be given to the next call.
+        outputs) or (time, batch, outputs), and the last state, which can be given to the next call. With
+        ``unread=True``, the answers are an ``Unread``, for a loss over thousands of classes.
 
     Example:
         >>> model = SequenceModel(holdfast.SGORNN(2, 8), nn.Linear(8, 1))
@@ -182,9 +184,19 @@ class SequenceModel(CheckedLoad):
     def last_only(self) -> bool:
         return not self.every_step
 
+    @property
+    def wide(self) -> bool:
+        """Whether the readout has so many classes that a loss should not write its answers out."""
+        return self.readout.out_features >= WIDE
+
     def forward(
-        self, inputs: Tensor, lengths: Tensor | None = None, state: Tensor | State | None = None
-    ) -> tuple[Tensor, Tensor | State]:
+        self,
+        inputs: Tensor,
+        lengths: Tensor | None = None,
+        state: Tensor | State | None = None,
+        *,
+        unread: bool = False,
+    ) -> tuple[Any, Tensor | State]:
         xs = inputs if self.embedding is None else self.embedding(inputs)  # (1)
         xs = self.input_dropout(xs)
         seen, padded = xs, lengths is not None and bool((lengths < len(xs)).any())
@@ -200,7 +212,8 @@ class SequenceModel(CheckedLoad):
                 ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
                 seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
             hs = torch.cat((hs, seen), dim=-1)
-        return self.readout(self.output_dropout(hs)), last  # (3)
+        answers = Unread(self.output_dropout(hs), self.readout)
+        return answers if unread else answers.written(), last  # (3)
 
     def penalty(self) -> Tensor | None:
         """What the layer adds to the loss of the last call: the parts of S1's loss (6); None for most layers."""
