@@ -1,4 +1,4 @@
-"""A loss over thousands of words: ours, PyTorch's, and the three products alone. Writes a dated report beside this file.
+"""A loss over thousands of words: ours, PyTorch's, and its products alone. Writes a dated report beside this file.
 
     python benchmarks/wide_readout.py     about two minutes; the machine should be idle
 
@@ -78,7 +78,9 @@ def main() -> None:
         lines.append(f"| {size[0]:,} | {size[1]:,} | {' | '.join(cells)} | {ratios} | {megabytes} |")
         print(lines[-1], flush=True)
     today = datetime.date.today().isoformat()
-    report = f"""# The loss over thousands of words
+    report = f"""# The loss over thousands of words, {today}
+
+{environment().sentence}; load before the run {load:.2f}.
 
 Forward and backward of a readout of 256 features and its cross-entropy, float32, ms, median of {TURNS} turns in random
 order. *Plain* writes all logits out, *torch* is PyTorch's chunked `linear_cross_entropy`, *ours* is
@@ -88,9 +90,7 @@ order. *Plain* writes all logits out, *torch* is PyTorch's chunked `linear_cross
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 {chr(10).join(lines)}
 
-- {environment().line}
-- {today}, load average {load:.2f} at the start
-- again: `python benchmarks/wide_readout.py`
+Written by `python benchmarks/wide_readout.py`.
 """
     Path(__file__).with_name(f"{today}-wide-readout.md").write_text(report)
 
