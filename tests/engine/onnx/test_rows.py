@@ -8,6 +8,7 @@ from torch import nn
 
 import holdfast
 from helpers.cells import CELLS, MixedCell, random_state, shaken
+from helpers.fuzz import RandomCell
 from helpers.onnx_runs import answers, assert_close, session
 from holdfast import Cell
 from holdfast.engine.reference import scan_reference
@@ -143,6 +144,14 @@ def test_a_cell_that_no_file_of_ours_defines(kind, reverse):
     assert_same(cell, runtime, 9, 3, reverse=reverse, lengths=torch.tensor([9, 0, 4]))
 
 
+@pytest.mark.parametrize("seed", [3, 11, 29, 46, 58, 60])
+def test_a_cell_drawn_at_random(seed):
+    """A few of tests/helpers/fuzz.py, with up to nine instructions each and up to three entries."""
+    cell = RandomCell(seed).eval()
+    runtime, _ = as_session(cell)
+    assert_same(cell, runtime, 3, 4, lengths=torch.tensor([3, 0, 1, 2]))
+
+
 def test_what_needs_no_state_is_computed_for_all_steps_at_once():
     """The body of the Scan has one product, the recurrent one; the input's is outside."""
     cell = holdfast.FastRNNCell(3, 5).float()
@@ -189,6 +198,10 @@ def broken(step=None, drive=None, weights=None):
         (broken(step=lambda self, d, s, w: (torch.fft.rfft(s[0]).abs().repeat(1, 2)[:, :4] + d,)), "OddCell.*fft"),
         (broken(step=lambda self, d, s, w: (s[0] + d + torch.rand_like(d),)), "OddCell draws random numbers"),
         (broken(step=lambda self, d, s, w: (torch.ops.aten.tanh_backward(d, s[0]),)), "'tanh_backward' of OddCell"),
+        (
+            broken(step=lambda self, d, s, w: (d * (0.5 if len(d) > 1 else 0.25),)),
+            "OddCell: its step depends on the batch",
+        ),
         (broken(drive=lambda self, x: x.cumsum(0) @ self.weight_ih.mT), "drive to treat every step alike"),
         (broken(weights=lambda self: (torch.rand_like(self.weight_hh), *self.gates())), "got random ones"),
     ],

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from onnx import TensorProto, ValueInfoProto, helper
 
 from holdfast.cells import Cell
 from holdfast.engine.program.graph import Unsupported
-from holdfast.engine.program.lower import lower
+from holdfast.engine.program.inference import step_of
 from holdfast.engine.program.tiles import Kind, Slot, Tile
-from holdfast.engine.program.trace import own_tensors, trace_step
 from holdfast.engine.targets.onnx.graph import Graph, Value
 from holdfast.engine.targets.onnx.native import Native, native
 from holdfast.engine.targets.onnx.tiles import TileWriter, ahead_of_loop
@@ -73,20 +71,15 @@ def _native(
     return g.op("Squeeze", output, g.whole(1)) if need_output else None, ends
 
 
-@torch.no_grad()
 def _scan(
     g: Graph, cell: Cell, read: Sequence, state: list[Value], reverse: bool, need_output: bool
 ) -> tuple[Value | None, list[Value]]:
     who = type(cell).__name__
-    weights = tuple(cell.weights())
     try:
-        traced = trace_step(cell, weights, cell.input_size, fold=True, gradient=False)
-        lowered = lower(traced, source_grad=False)
+        step = step_of(cell)
     except Unsupported as reason:
         raise UnsupportedError(f"ONNX cannot run {who}: {reason}.") from None
-    own = own_tensors(cell)
-    numbers = lowered.prologue.run(*weights, *(own[name] for name in lowered.own))
-    program = lowered.forward
+    program, numbers = step.program, step.weights
     news = [program.outputs[Slot(Kind.STATE, index)] for index in range(len(state))]
     assert all(new is not None for new in news)
 
