@@ -14,11 +14,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from holdfast.cells import Cell
 from holdfast.errors import MissingExtraError, UnsupportedError
-from holdfast.export.network import Network, network_of
+from holdfast.export.network import Network, check_cell, network_of
 from holdfast.export.report import Report, write_new
 
 __all__ = ["IR_VERSION", "OPSET", "onnx", "onnx_model"]
@@ -51,7 +48,7 @@ def onnx(
         UnsupportedError: the model, or an operator in its step, has no form in ONNX; the message names it.
 
     Example:
-        >>> import holdfast, tempfile, onnxruntime
+        >>> import holdfast, onnxruntime, tempfile, torch
         >>> layer, path = holdfast.SGORNN(3, 8), Path(tempfile.mkdtemp()) / "sgornn.onnx"
         >>> _ = onnx(layer, path)
         >>> session = onnxruntime.InferenceSession(path)
@@ -89,7 +86,7 @@ def onnx_model(network: Network, name: str = "model", *, optional_inputs: bool =
     from holdfast.export.onnx_graph import write_network
 
     for row in network.rows:
-        _check_cell(row.cell)
+        check_cell(row.cell)
     graph = write_network(network, name, optional_inputs)
     made = library.helper.make_model(
         graph,
@@ -121,24 +118,6 @@ def _metadata(network: Network) -> dict[str, str]:
         "labels": json.dumps(network.labels, ensure_ascii=False),
         "targets": json.dumps(network.targets, ensure_ascii=False),
     }
-
-
-@torch.no_grad()
-def _check_cell(cell: Cell) -> None:
-    """Refuse a drive that mixes steps, since a graph's step sees one alone, and weights that are drawn every time."""
-    who, generator = type(cell).__name__, torch.Generator().manual_seed(0)
-    xs = torch.randn(3, 2, cell.input_size, dtype=torch.float32, generator=generator)
-    whole, steps = cell.drive(xs), torch.stack([cell.drive(x) for x in xs])
-    if not (whole.shape == steps.shape and torch.allclose(whole, steps, rtol=1e-4, atol=1e-5, equal_nan=True)):
-        raise UnsupportedError(
-            f"An export expects {who}.drive to treat every step alike, got one whose result for a whole sequence is "
-            "not that of its steps; move what depends on other steps into the state."
-        )
-    if not all(torch.equal(one, other) for one, other in zip(cell.weights(), cell.weights(), strict=True)):
-        raise UnsupportedError(
-            f"An export expects {who}.weights() to be the same in every call, got random ones; draw them in training "
-            "only."
-        )
 
 
 def _described(value: Any) -> str:

@@ -144,7 +144,7 @@ def test_a_cell_that_no_file_of_ours_defines(kind, reverse):
     assert_same(cell, runtime, 9, 3, reverse=reverse, lengths=torch.tensor([9, 0, 4]))
 
 
-@pytest.mark.parametrize("seed", [3, 11, 29, 46, 58, 60])
+@pytest.mark.parametrize("seed", [3, 11, 29, 46, 57, 60])
 def test_a_cell_drawn_at_random(seed):
     """A few of tests/helpers/fuzz.py, with up to nine instructions each and up to three entries."""
     cell = RandomCell(seed).eval()
