@@ -54,5 +54,8 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
     for path, data in contents.items():
-        write_atomically(path, data)
+        try:
+            write_atomically(path, data)
+        except OSError as error:  # a full disk does not say which file it was
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     return tuple(contents)
