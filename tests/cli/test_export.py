@@ -4,10 +4,12 @@ import csv
 import json
 import os
 import resource
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from helpers.onnx_runs import session
 from holdfast.runs import load_run
@@ -42,8 +44,6 @@ def test_a_run_on_a_file_answers_the_same_in_onnx_runtime(command, own, here):
 
 
 def test_a_run_on_a_task_is_exported_with_either_weights(command, trained, here):
-    import torch
-
     for which in ("best", "last"):
         assert command("export", trained, "--to", f"{which}.onnx", "--which", which, "--name", "mine").code == 0
         made, model = onnx.load(f"{which}.onnx"), load_run(trained, which).model
@@ -51,6 +51,32 @@ def test_a_run_on_a_task_is_exported_with_either_weights(command, trained, here)
         x = torch.randn(3, 9, 2)
         found = session(f"{which}.onnx").run(["output"], {"x": x.numpy()})[0]
         np.testing.assert_allclose(found, model(x.transpose(0, 1))[0].detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_every_test_window_of_har_gets_the_same_class(command, here):
+    """Train, export and evaluate by the command line; then the accuracy of ONNX Runtime on all 2,947 windows."""
+    if not any(Path(os.environ.get("HOLDFAST_DATA", ""), "har").glob("*.zip")):
+        pytest.skip("HOLDFAST_DATA holds no har")
+    words = ["--cell", "sgornn", "--hidden", 16, "--updates", 12, "--batch", 64, "--set", "task.classes=6", "-q"]
+    assert command("train", "har", *words, "--run", "r").code == 0
+    assert command("export", "r", "--to", "har.onnx").code == 0
+    scored = json.loads(command("evaluate", "r", "--json").out)["scores"]["accuracy"]
+    run, runtime = load_run("r"), session("har.onnx")
+    labels = json.loads(runtime.get_modelmeta().custom_metadata_map["labels"])
+    right = total = 0
+    for batch in run.task.evaluation("test", 512):
+        x = batch.inputs.transpose(0, 1).contiguous()
+        found = torch.from_numpy(runtime.run(["output"], {"x": x.numpy()})[0])
+        with torch.no_grad():
+            expected = run.model(batch.inputs)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert torch.equal(found.argmax(1), expected.argmax(1))
+        right += int((found.argmax(1) == batch.targets).sum())
+        total += len(x)
+    assert total == 2947
+    assert right / total == pytest.approx(scored, abs=1e-9)
+    assert len(labels) == 6
 
 
 def test_an_existing_file_is_kept_unless_forced(command, trained, here):
