@@ -53,6 +53,21 @@ def test_a_run_on_a_task_is_exported_with_either_weights(command, trained, here)
         np.testing.assert_allclose(found, model(x.transpose(0, 1))[0].detach().numpy(), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own
+def test_a_run_becomes_a_program_of_pytorch(command, own, here):
+    """Its inputs are those of the file of ONNX, and its answers those of the run."""
+    run, data, _ = own
+    ran = command("export", run, "--to", "model.pt2")
+    assert ran.code == 0, ran.text
+    assert "It runs without Holdfast." in ran.out
+    program, loaded = torch.export.load("model.pt2").module(), load_run(run)
+    flat = loaded.preparation.apply(data)
+    x = flat.inputs * torch.tensor(loaded.preparation.std) + torch.tensor(loaded.preparation.mean)
+    state = {"h_0": torch.zeros(1, len(x), 4)}
+    found = program(x.float(), flat.lengths, state)["probabilities"]
+    np.testing.assert_allclose(found.numpy(), loaded.predict_proba(data), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_every_test_window_of_har_gets_the_same_class(command, here):
     """Train, export and evaluate by the command line; then the accuracy of ONNX Runtime on all 2,947 windows."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from holdfast.runs.load import Run, load_run
 from holdfast.stability import Truncated
 from holdfast.train.model import SequenceModel
 
-__all__ = ["Network", "Provenance", "Readout", "Row", "check_cell", "network_of", "of_reservoir"]
+__all__ = ["Network", "Provenance", "Readout", "Row", "check_cell", "metadata", "network_of", "of_reservoir"]
 
 Answer = Literal["classes", "binary", "numbers", "states"]
 
@@ -239,6 +240,31 @@ def of_reservoir(reservoir: Reservoir, readout: Any = None, **known: Any) -> Net
         mean, scale = (part.detach().cpu().double() for part in (readout.mean, readout.scale))
         fields |= {"readout": Readout(weight, bias, "summary", mean=mean, scale=scale), "answer": "numbers"}
     return Network((tuple(rows),), kept.input_size, _provenance((tuple(rows),)), **(fields | known))
+
+
+def metadata(network: Network) -> dict[str, str]:
+    """What a file says about itself, as text: lists are JSON.
+
+    Example:
+        >>> metadata(network_of(holdfast.GRU(3, 5)))["axes"]
+        'time, batch'
+    """
+    made, shape = network.provenance, "batch, time" if network.batch_first else "time, batch"
+    steps = "one per step" if network.every_step else "one per sequence"
+    return {
+        "made_by": made.sentence,
+        "holdfast_version": made.version,
+        "created": made.created,
+        "cells": made.cells,
+        "run": made.run,
+        "weights": made.weights,
+        "axes": shape,
+        "answer": network.answer,
+        "answers": steps,
+        "columns": json.dumps(network.columns, ensure_ascii=False),
+        "labels": json.dumps(network.labels, ensure_ascii=False),
+        "targets": json.dumps(network.targets, ensure_ascii=False),
+    }
 
 
 @torch.no_grad()

@@ -10,22 +10,13 @@ from torch import Tensor
 
 from holdfast.engine.targets.onnx.graph import Graph, Value
 from holdfast.engine.targets.onnx.rows import Sequence, write_row
+from holdfast.export.module import state_names
 from holdfast.export.network import Network, Readout
 
-__all__ = ["state_names", "write_network"]
+__all__ = ["write_network"]
 
 ANY_LENGTH = 2**31 - 1  # all steps count
 FLOAT, INT64, DOUBLE = TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE
-
-
-def state_names(entries: int) -> list[str]:
-    """Names h and c, then s2, s3, ...: entry k of the state is read as ``NAME_0`` and written as ``NAME_n``.
-
-    Example:
-        >>> state_names(3)
-        ['h', 'c', 's2']
-    """
-    return ["h", "c", *(f"s{index}" for index in range(2, entries))][:entries]
 
 
 def write_network(network: Network, name: str, optional_inputs: bool = True) -> GraphProto:
