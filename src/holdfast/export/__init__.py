@@ -1,0 +1,6 @@
+"""Trained models for other machines. See docs/usage/deploy.md."""
+
+from holdfast.export.network import Network, Provenance, Readout, Row, network_of
+from holdfast.export.report import Report
+
+__all__ = ["Network", "Provenance", "Readout", "Report", "Row", "network_of"]

@@ -1,0 +1,58 @@
+"""What all exporters share at their end: files that appear whole or not at all, and what is said about them."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+from holdfast.errors import SettingError
+from holdfast.files import write_atomically
+
+__all__ = ["Report", "write_new"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What an export wrote.
+
+    Args:
+        paths: the files.
+        lines: about them, for a person to read: sizes, and what they take in and give out.
+
+    Example:
+        >>> Report((Path("model.onnx"),), ["model.onnx: 1,024 bytes"]).lines
+        ['model.onnx: 1,024 bytes']
+    """
+
+    paths: tuple[Path, ...]
+    lines: list[str]
+
+
+def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tuple[Path, ...]:
+    """Write files, each whole or not at all; one that exists is kept, and then none is written, unless ``force``.
+
+    Raises:
+        SettingError: a file exists.
+        OSError: a folder is missing or the disk is full; the files that were there before are still there.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "model.c"
+        >>> write_new({path: "int x;"})[0].name
+        'model.c'
+        >>> write_new({path: "int y;"})
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: ...model.c exists and is kept; pass force=True to overwrite it, or choose...
+    """
+    for path in contents:
+        if path.is_dir():
+            raise SettingError(f"{path} is a folder; an export expects the name of a file to write.")
+        if path.exists() and not force:
+            raise SettingError(f"{path} exists and is kept; pass force=True to overwrite it, or choose another name.")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    for path, data in contents.items():
+        write_atomically(path, data)
+    return tuple(contents)
