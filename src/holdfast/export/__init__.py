@@ -1,6 +1,7 @@
 """Trained models for other machines. See docs/usage/deploy.md."""
 
+from holdfast.export.c import CReport, c
 from holdfast.export.network import Network, Provenance, Readout, Row, network_of
 from holdfast.export.report import Report
 
-__all__ = ["Network", "Provenance", "Readout", "Report", "Row", "network_of"]
+__all__ = ["CReport", "Network", "Provenance", "Readout", "Report", "Row", "c", "network_of"]

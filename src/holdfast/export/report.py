@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 from pathlib import Path
 
 from holdfast.errors import SettingError
-from holdfast.files import write_atomically
+from holdfast.files import whole_file
 
 __all__ = ["Report", "write_new"]
 
@@ -31,7 +32,7 @@ class Report:
 
 
 def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tuple[Path, ...]:
-    """Write files, each whole or not at all; one that exists is kept, and then none is written, unless ``force``.
+    """Write files, all of them whole or none; if one exists, it is kept and none is written, unless ``force``.
 
     Raises:
         SettingError: a file exists.
@@ -53,6 +54,10 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
             raise SettingError(f"{path} exists and is kept; pass force=True to overwrite it, or choose another name.")
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
-    for path, data in contents.items():
-        write_atomically(path, data)
+    with contextlib.ExitStack() as stack:  # all bytes are on the disk before the first file takes its name
+        for path, data in contents.items():
+            file = stack.enter_context(whole_file(path))
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
     return tuple(contents)

@@ -36,9 +36,9 @@ from holdfast.linalg.givens import rotate
 __all__ = ["OPERATORS", "interpret"]
 
 _SAME_NAME = (
-    "add sub mul div neg abs sign square reciprocal sqrt rsqrt floor ceil round trunc maximum minimum relu sigmoid tanh "
-    "exp exp2 expm1 log log2 log1p erf sin cos pow gt ge lt le eq ne isnan logical_and logical_or logical_xor "
-    "logical_not where"
+    "add sub mul div neg abs sign square reciprocal sqrt rsqrt floor ceil round trunc maximum minimum relu sigmoid "
+    "tanh exp exp2 expm1 log log2 log1p erf sin cos pow gt ge lt le eq ne isnan logical_and logical_or "
+    "logical_xor logical_not where"
 )
 OPERATORS: dict[str, Callable[..., Tensor]] = {
     **{name: getattr(torch, name) for name in _SAME_NAME.split()},
@@ -46,9 +46,7 @@ OPERATORS: dict[str, Callable[..., Tensor]] = {
     "gelu": functional.gelu,
     "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "silu": functional.silu,
-    "elu": lambda x, alpha, scale, input_scale: (
-        scale * torch.where(x <= 0, alpha * torch.expm1(x * input_scale), x)
-    ),
+    "elu": lambda x, alpha, scale, input_scale: scale * torch.where(x <= 0, alpha * torch.expm1(x * input_scale), x),
     "leaky_relu": lambda x, slope: torch.where(x > 0, x, x * slope),
     "hardtanh": lambda x, low, high: torch.minimum(torch.maximum(x, low), high),
     "nonzero": lambda x: x != 0,

@@ -9,9 +9,10 @@ twice: first to see which statement touches which array, then with arrays that s
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
-from holdfast.engine.program.tiles import Kind, Product, Rotate, Slot, reachable
+from holdfast.engine.program.tiles import Product, Rotate, reachable
 from holdfast.engine.targets.c.emitter import Emitter, Quantised
 from holdfast.engine.targets.c.memory import Layout, layout
 from holdfast.engine.targets.c.operators import helpers_in
@@ -85,7 +86,8 @@ def _function(e: Emitter) -> str:
         f"float *const {e.places[tile]} = work{f' + {start}' if start else ''}; /* {tile.features} */"
         for tile, start in e.layout.starts.items()
     ]
-    unread = [] if step.schedule.program.inputs[Slot(Kind.SOURCE)] in e.touched else ["(void)x;"]
+    text = "\n".join(e.lines)
+    unread = [f"(void){name};" for name in ("x", *states) if not re.search(rf"\b{name}\b", text)]
     lines = [*arrays, *unread, *e.lines]
     state = "state" if len(states) == 1 else "states"
     return "\n".join(

@@ -57,9 +57,11 @@ class Emitter:
         self._own_row = ""
         program = step.schedule.program
         self.places: dict[Tile, str] = {tile: str(slot) for slot, tile in program.inputs.items()}
-        self.arrays = [tile for tile in step.schedule.memory if tile not in self.places]
         outputs = {tile: slot.index for slot, tile in program.outputs.items()}
         counters: collections.Counter[str] = collections.Counter()
+        for slot, tile in step.kept.items():
+            self.places[tile] = f"kept{slot.index}"
+        self.arrays = [tile for tile in step.schedule.memory if tile not in self.places]
         for tile in self.arrays:
             if tile in layout.in_place:
                 self.places[tile] = f"s{layout.in_place[tile]}"
@@ -69,6 +71,7 @@ class Emitter:
                 kind = type(tile).__name__.lower()
                 self.places[tile] = f"{kind}{counters[kind]}"
                 counters[kind] += 1
+        self.arrays += step.kept.values()
 
     # -- arrays -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +160,7 @@ class Emitter:
     # -- lines --------------------------------------------------------------------------------------------------------
 
     def loop(self, letter: str, count: int, write: Callable[[Body, str], list[str]]) -> list[str]:
-        """A loop. ``write(body, row)`` evaluates in ``body`` and returns what follows it; called twice, see ``Body``."""
+        """A loop. ``write(body, row)`` evaluates in ``body`` and returns what follows; called twice, see ``Body``."""
         row = "0" if count == 1 else letter
         outer, self._own_row = self._own_row, row
         draft = Body(self)

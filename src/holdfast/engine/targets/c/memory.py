@@ -66,5 +66,3 @@ def _can_replace(new: Tile, old: Input, draft: Emitter) -> bool:
     if made is None or new.features != old.features:
         return False
     return all(touch.when < made or (touch.when == made and touch.own_row) for touch in draft.touched[old])
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from holdfast.engine.program.schedule import Loop, Statement
-from holdfast.engine.program.tiles import Fold, Input, Kind, Product, Rotate, Running, Slice, Slot, Tile
+from holdfast.engine.program.tiles import Fold, Product, Rotate, Running
 from holdfast.engine.targets.c.emitter import Emitter
 from holdfast.engine.targets.c.expressions import Body, shifted
 from holdfast.engine.targets.c.operators import bare
@@ -15,30 +15,19 @@ __all__ = ["write_statements"]
 
 def write_statements(e: Emitter) -> None:
     """Every statement, then the new states that are not in their place yet."""
-    schedule = e.step.schedule
-    moved = {
-        slot: new
-        for slot, new in schedule.program.outputs.items()
-        if isinstance(new, Input) and new.slot.kind is Kind.STATE and new.slot != slot
-    }
+    program = e.step.schedule.program
     e.now = -1
-    kept = {slot: _set_aside(e, slot, old) for slot, old in moved.items()}
-    for e.now, statement in enumerate(schedule.statements):  # noqa: B020
+    for tile in e.step.kept.values():
+        e.lines += _copy(e.touch(tile), e.touch(tile.tile), tile.features)
+    for statement in e.step.schedule.statements:
+        e.now += 1
         e.lines += _statement(statement, e)
-    e.now = len(schedule.statements)
-    for slot, new in schedule.program.outputs.items():
-        tile = kept.get(slot, new)
-        if tile is not schedule.program.inputs[slot] and e.layout.in_place.get(tile) != slot.index:
+    e.now += 1
+    for slot, new in program.outputs.items():
+        tile = e.step.kept.get(slot, new)
+        assert tile is not None
+        if tile is not program.inputs[slot] and e.layout.in_place.get(tile) != slot.index:
             e.lines += _copy(f"s{slot.index}", e.touch(tile), tile.features)
-
-
-def _set_aside(e: Emitter, slot: Slot, old: Input) -> Tile:
-    """An entry of the state that moves to another one: copied first, since that one may move too."""
-    kept = Slice(old, 0, old.features)  # an array of its own
-    e.arrays.append(kept)
-    e.places[kept] = f"kept{slot.index}"
-    e.lines += _copy(e.touch(kept), e.touch(old), old.features)
-    return kept
 
 
 def _copy(target: str, source: str, count: int) -> list[str]:
@@ -89,7 +78,8 @@ def _(node: Product, e: Emitter) -> list[str]:
 def _(node: Fold | Running, e: Emitter) -> list[str]:
     """Groups of features one after another; a running sum writes every row, a fold the last one."""
     op = node.op if isinstance(node, Fold) else "add"
-    groups, start = node.tile.features // node.size, "0.0f" if op == "add" else "-INFINITY"
+    groups = node.tile.features // node.size
+    total, start = ("sum", "0.0f") if op == "add" else ("largest", "-INFINITY")
 
     def group(_: Body, g: str) -> list[str]:
         first = "" if groups == 1 else f"{node.size} * {g}"
@@ -97,11 +87,11 @@ def _(node: Fold | Running, e: Emitter) -> list[str]:
         def each(body: Body, f: str) -> list[str]:
             row = f"{first} + {f}" if first else f
             value = body.value(node.tile, row)
-            ends = [f"sum += {bare(value)};" if op == "add" else f"sum = {{p}}_maximum(sum, {bare(value)});"]
+            ends = [f"sum += {bare(value)};" if op == "add" else f"largest = {{p}}_maximum(largest, {bare(value)});"]
             return [*ends, f"{e.touch(node)}[{row}] = sum;"] if isinstance(node, Running) else ends
 
-        lines = [f"float sum = {start};", *e.loop("f", node.size, each)]
-        return lines if isinstance(node, Running) else [*lines, f"{e.touch(node)}[{g}] = sum;"]
+        lines = [f"float {total} = {start};", *e.loop("f", node.size, each)]
+        return lines if isinstance(node, Running) else [*lines, f"{e.touch(node)}[{g}] = {total};"]
 
     lines = e.loop("g", groups, group)
     return ["{", *(f"    {line}" for line in lines), "}"] if groups == 1 else lines
@@ -111,7 +101,5 @@ def _(node: Fold | Running, e: Emitter) -> list[str]:
 def _(node: Rotate, e: Emitter) -> list[str]:
     starts, pairs, turns, kind, count = e.turns(node)
     target = e.touch(node)
-    laid = e.loop(
-        "f", node.features, lambda body, f: [f"{target}[{starts}[{f}]] = {bare(body.value(node.tile, f))};"]
-    )
+    laid = e.loop("f", node.features, lambda body, f: [f"{target}[{starts}[{f}]] = {bare(body.value(node.tile, f))};"])
     return [*laid, f"{{p}}_rotate_{kind.name}({target}, {pairs}, {turns}, {count});"]

@@ -1,6 +1,6 @@
 """A cell's step, ready to be written for one sample: traced with its drive, lowered and scheduled.
 
-    step_of(cell)  →  Step(schedule, weights, names, ...); ``Unsupported`` with the reason if it cannot be traced
+step_of(cell)  →  Step(schedule, weights, names, ...); ``Unsupported`` with the reason if it cannot be traced
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from holdfast.cells import Cell
 from holdfast.engine.program.graph import Graph, Node, Unsupported
 from holdfast.engine.program.lower import lower
 from holdfast.engine.program.schedule import Schedule, schedule
+from holdfast.engine.program.tiles import Input, Kind, Slice, Slot
 from holdfast.engine.program.trace import own_tensors, trace_step
 from holdfast.engine.targets.c.text import plain_name
 
@@ -30,6 +31,8 @@ class Step:
         schedule: of the forward program.
         weights: what the program reads, by index.
         names: theirs: of the parameter or buffer that each is made of.
+        kept: entries of the state that become another entry as they are. They are set aside before anything is
+            written, since that entry may move too.
     """
 
     label: str
@@ -38,6 +41,7 @@ class Step:
     names: tuple[str, ...]
     input_size: int
     state_sizes: tuple[int, ...]
+    kept: dict[Slot, Slice]
 
 
 def step_of(cell: Cell) -> Step:
@@ -47,7 +51,7 @@ def step_of(cell: Cell) -> Step:
         >>> from holdfast.cells import FastRNNCell
         >>> step = step_of(FastRNNCell(3, 5))
         >>> step.label, step.names[:2]
-        ('FastRNNCell(3, 5)', ('weight_ih', 'weight_hh'))
+        ('FastRNNCell(3, 5)', ('weight_ih', 'bias'))
     """
     with torch.no_grad():
         weights = tuple(weight.detach() for weight in cell.weights())
@@ -62,7 +66,12 @@ def step_of(cell: Cell) -> Step:
         leaves = [named.get(weight.data_ptr(), f"weight{i}") for i, weight in enumerate(weights)] + list(lowered.own)
     label = f"{type(cell).__name__}({cell.extra_repr()})"
     names = _names(lowered.prologue, leaves)
-    return Step(label, schedule(lowered.forward), values, names, cell.input_size, tuple(cell.state_sizes))
+    kept = {
+        slot: Slice(new, 0, new.features)  # an array of its own
+        for slot, new in lowered.forward.outputs.items()
+        if isinstance(new, Input) and new.slot.kind is Kind.STATE and new.slot != slot
+    }
+    return Step(label, schedule(lowered.forward), values, names, cell.input_size, tuple(cell.state_sizes), kept)
 
 
 def _names(prologue: Graph, leaves: Sequence[str]) -> tuple[str, ...]:
