@@ -11,11 +11,11 @@ from torch import nn
 
 import holdfast as hf
 from helpers.c_model import Model, compiled, needs_gcc
+from holdfast.engine.targets.c import step_of
 from holdfast.errors import SettingError, ShapeError, UnsupportedError
 from holdfast.export import c, network_of
-from holdfast.export.c import _exact, _rounded, _rounded_parts, _steps
-from holdfast.export.quantise import quantise
-from holdfast.export.simulate import Simulated
+from holdfast.export.quantise import quantise, rounded_matrices, rounded_parts
+from holdfast.export.simulate import Simulated, exact_parts
 from holdfast.runs import Request, choose, load_run, train_run
 from holdfast.tasks import Batch
 from holdfast.train import SequenceModel
@@ -39,7 +39,7 @@ def models():
     return {
         "stacked": (SequenceModel(hf.LSTM(5, 6, num_layers=3, backend="reference"), nn.Linear(6, 3)), x),
         "every": (learned, x),
-        "direct": (SequenceModel(hf.SGORNN(5, 12, backend="reference"), nn.Linear(17, 2, bias=False), direct=True), x),
+        "direct": (SequenceModel(hf.SGORNN(5, 64, backend="reference"), nn.Linear(69, 2, bias=False), direct=True), x),
         "tokens": (SequenceModel(hf.FastRNN(9, 6, backend="reference"), nn.Linear(6, 2), nn.Embedding(7, 9)), tokens),
         "onehot": (SequenceModel(hf.RNN(7, 6, backend="reference"), nn.Linear(6, 2), one_hot, every_step=True), tokens),
         "layer": (hf.SGORNN(5, 12, num_layers=2, backend="reference"), x),
@@ -90,11 +90,11 @@ def test_int8_computes_with_exactly_the_rounded_weights(library, name):
     """The file in int8 is the model in Python with the rounded numbers as its weights, and not the exact one."""
     model, xs = library[2][name]
     network = network_of(model.eval())
-    steps = _steps(network)
-    exact = _exact(network, steps)
+    steps = [step_of(row.cell) for row in network.rows]
+    exact = exact_parts(network, steps)
     u = xs[:, None] if network.embedding is not None or network.mean is None else _standard(network, xs)[:, None]
-    matrices = _rounded(network, steps, exact, [Batch(u, torch.zeros(1))])
-    rounded = Simulated(network, steps, _rounded_parts(network, exact, matrices))
+    matrices = rounded_matrices(network, steps, exact, [Batch(u, torch.zeros(1))])
+    rounded = Simulated(network, steps, rounded_parts(exact, matrices))
     unrounded = Simulated(network, steps, exact)
     exported = Model(library[0], library[1] / f"{name}-8.h", f"{name}_8")
     answers = exported.run(xs.numpy())

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.engine.program.tiles import Product, Weight, operands, reachable
-from holdfast.engine.targets.c import Quantised, Step, Unsupported, step_of
+from holdfast.engine.targets.c import Step, Unsupported, step_of
 from holdfast.errors import DataError, DTypeError, SettingError, ShapeError, UnsupportedError
-from holdfast.export.c_source import Matrices, sources
+from holdfast.export.c_source import sources
 from holdfast.export.network import Network, network_of
-from holdfast.export.quantise import Moments, quantise
+from holdfast.export.quantise import Matrices, rounded_matrices, rounded_parts
 from holdfast.export.report import Report, write_new
-from holdfast.export.simulate import Parts, Simulated
+from holdfast.export.simulate import Parts, Simulated, exact_parts
 from holdfast.runs.load import Run, load_run
 from holdfast.tasks import Batch
 from holdfast.train.metrics import Scores
@@ -73,7 +72,8 @@ def c(
         model: as in ``network_of``: a run or its folder, a ``SequenceModel``, a layer or a cell, a user's own included.
         path: of the C file, ``.c``; the header has the same name with ``.h``.
         name: prefix of all names in C; default: that of the file.
-        int8: write the matrices of products, and the embedding, in int8 with one scale per row.
+        int8: write the matrices of products, and the embedding, in int8 with one scale per row, and the angles of
+            rotations in 8 bits. Biases and states stay in float32.
         calibrate: inputs that the scales of int8 are chosen by: an array (sequences, time, inputs) in the data's own
             units or tokens (sequences, time); for a run on your own data also a file like the training file. Default
             for a run: its training split. Without data, the scales keep the weights' squared error small.
@@ -100,12 +100,12 @@ def c(
     if calibrate is not None and not int8:
         raise SettingError("export.c expects calibrate together with int8=True, got int8=False.")
     steps = _steps(network)
-    exact = _exact(network, steps)
+    exact = exact_parts(network, steps)
     matrices, lines, metric, score = Matrices(tuple({} for _ in steps)), list[str](), "", dict[str, float]()
     if int8:
         batches, on, why = _calibration(network, run, calibrate)
-        matrices = _rounded(network, steps, exact, batches)
-        parts = _rounded_parts(network, exact, matrices)
+        matrices = rounded_matrices(network, steps, exact, batches)
+        parts = rounded_parts(exact, matrices)
         lines.append(f"int8: scales chosen by {on}" if on else f"int8: scales not calibrated ({why})")
         metric, score, said = _compared(network, steps, exact, parts, run, batches)
         lines += said
@@ -149,67 +149,7 @@ def _steps(network: Network) -> list[Step]:
     return steps
 
 
-def _exact(network: Network, steps: list[Step]) -> Parts:
-    """The weights as they are; all of them must be finite."""
-    readout = network.readout
-    width = sum(step.state_sizes[0] for step in steps[-len(network.layers[-1]) :])
-    weight = None if readout is None else readout.weight.float()
-    direct = weight[:, width:] if weight is not None and readout is not None and readout.direct else None
-    main = weight[:, :width] if direct is not None and weight is not None else weight
-    parts = Parts(tuple(step.weights for step in steps), main, direct, network.embedding)
-    names = [
-        (f"layer {r}, {label}", w) for r, s in enumerate(steps) for label, w in zip(s.names, s.weights, strict=True)
-    ]
-    names += [("the readout", weight), ("the embedding", network.embedding)]
-    for label, tensor in names:
-        if tensor is not None and tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
-            raise SettingError(f"export.c expects finite weights, but {label} has a non-finite value.")
-    return parts
-
-
 # -- int8 -------------------------------------------------------------------------------------------------------------
-
-
-def _matrices_of(step: Step) -> list[int]:
-    """Weights that are read by products alone."""
-    nodes = reachable(step.schedule.program.roots)
-    matrices = {node.matrix.index for node in nodes if isinstance(node, Product)}
-    others = (arg for node in nodes if not isinstance(node, Product) for arg in operands(node))
-    return sorted(matrices - {arg.index for arg in others if isinstance(arg, Weight)})
-
-
-def _rounded(network: Network, steps: list[Step], exact: Parts, batches: list[Batch]) -> Matrices:
-    moments = Moments()
-    simulated = Simulated(network, steps, exact, moments)
-    for batch in batches:
-        simulated(batch.inputs, batch.lengths)
-    rows = tuple(
-        {index: quantise(step.weights[index].mT, moments[f"row{r}", index]) for index in _matrices_of(step)}
-        for r, step in enumerate(steps)
-    )
-    one_hot = exact.embedding is not None and torch.equal(exact.embedding, torch.eye(*exact.embedding.shape))
-    return Matrices(
-        rows,
-        None if exact.readout is None else quantise(exact.readout, moments["readout", 0]),
-        None if exact.direct is None else quantise(exact.direct, moments["direct", 0]),
-        None if exact.embedding is None or one_hot else quantise(exact.embedding),
-    )
-
-
-def _rounded_parts(network: Network, exact: Parts, matrices: Matrices) -> Parts:
-    def of(known: Quantised | None, otherwise: Tensor | None) -> Tensor | None:
-        return otherwise if known is None else torch.from_numpy(known.matrix())
-
-    rows = tuple(
-        tuple(torch.from_numpy(known[i].matrix()).mT if i in known else weight for i, weight in enumerate(weights))
-        for weights, known in zip(exact.rows, matrices.rows, strict=True)
-    )
-    return Parts(
-        rows,
-        of(matrices.readout, exact.readout),
-        of(matrices.direct, exact.direct),
-        of(matrices.embedding, exact.embedding),
-    )
 
 
 def _calibration(network: Network, run: Run | None, given: Any) -> tuple[list[Batch], str, str]:

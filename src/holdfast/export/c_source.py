@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -11,19 +10,11 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.targets.c import Code, Quantised, Step, Table, emit, helper_text, number
+from holdfast.export.c_header import header_text, step_head
 from holdfast.export.network import Network
+from holdfast.export.quantise import Matrices
 
-__all__ = ["Matrices", "Sources", "sources"]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Matrices:
-    """Which matrices are in int8: of each row of the network by the index of the weight, and around the cells."""
-
-    rows: tuple[dict[int, Quantised], ...]
-    readout: Quantised | None = None
-    direct: Quantised | None = None
-    embedding: Quantised | None = None
+__all__ = ["Sources", "sources"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +91,8 @@ class _Writer:
 
     def sources(self) -> Sources:
         functions = [self._reset(), self._step(), *self._answers()]
-        tables = [*(t for code in self.codes for t in code.tables), *self.tables]
+        every = [*(t for code in self.codes for t in code.tables), *self.tables]
+        tables = list({table.name: table for table in every}.values())  # layers may share one
         helpers = self.helpers | {name for code in self.codes for name in code.helpers}
         labels = self._labels()
         body = [helper_text(helpers, self.name), *(code.text for code in self.codes), *functions]
@@ -117,110 +109,13 @@ class _Writer:
         ]
         flash = sum(table.bytes for table in tables) + sum(len(one.encode()) + 1 for one in self.network.labels)
         multiply_adds = self.multiply_adds + sum(code.multiply_adds for code in self.codes)
-        return Sources("\n\n".join(source) + "\n", self._header(state), flash, state, multiply_adds)
-
-    def _header(self, state: int) -> str:
-        name, upper, network = self.name, self.name.upper(), self.network
-        tokens = network.embedding is not None
-        x = "token" if tokens else "x"
-        about = [
-            network.provenance.sentence,
-            "",
-            f"    {name}_state state;",
-            f"    {name}_init(&state);",
-            f"    {name}_step(&state, {x}, y);    once for every step; y may be NULL where no answer is wanted",
-            f"    {name}_reset(&state);          before the next sequence",
-            "",
-            self._inputs_text(),
-            self._outputs_text(),
-        ]
-        fields = [f"    float {field}[{count}]; /* {comment} */" for field, count, comment in self.fields]
-        if self.pooled:
-            fields.append("    uint32_t steps; /* since the last reset */")
-        defines = [("TOKENS" if tokens else "INPUTS", network.input_size), ("OUTPUTS", network.output_size)]
-        if network.labels:
-            defines.append(("CLASSES", len(network.labels)))
-        defines.append(("STATE_BYTES", state))
-        declared = [
-            f"/* Puts the state where a sequence starts. */\nvoid {name}_init({name}_state *state);",
-            f"void {name}_reset({name}_state *state);",
-            _doc(self._step_text()) + f"\n{self._step_head()};",
-        ]
-        if network.labels:
-            declared.insert(0, f"extern const char *const {name}_labels[{upper}_CLASSES];")
-        if network.answer in ("classes", "binary"):
-            declared.append(f"/* The number of the class that y is for. */\nint {name}_class(const float *y);")
-            declared.append(
-                f"/* The probability of each class, {len(network.labels) or self._classes}, from y. */\n"
-                f"void {name}_probabilities(const float *y, float *p);"
-            )
-        return "\n".join(
-            [
-                _doc("\n".join([f"{self.header.name}: a recurrent network, one step at a time.", "", *about])),
-                "",
-                f"#ifndef {upper}_H",
-                f"#define {upper}_H",
-                "",
-                *(["#include <stdint.h>", ""] if tokens or self.pooled else []),
-                "#ifdef __cplusplus",
-                'extern "C" {',
-                "#endif",
-                "",
-                *(f"#define {upper}_{key} {value}" for key, value in defines),
-                "",
-                "typedef struct {",
-                *fields,
-                f"}} {name}_state;",
-                "",
-                "\n\n".join(declared),
-                "",
-                "#ifdef __cplusplus",
-                "}",
-                "#endif",
-                "",
-                f"#endif /* {upper}_H */",
-                "",
-            ]
+        return Sources(
+            "\n\n".join(source) + "\n",
+            header_text(self.network, self.name, self.header, self.fields, state),
+            flash,
+            state,
+            multiply_adds,
         )
-
-    @property
-    def _classes(self) -> int:
-        return 2 if self.network.answer == "binary" else self.network.output_size
-
-    def _inputs_text(self) -> str:
-        network = self.network
-        if network.embedding is not None:
-            return f"Input: a token, 0 to {network.input_size - 1}."
-        columns = f": {', '.join(network.columns)}" if network.columns else ""
-        scaled = " They are standardised inside." if network.mean is not None else ""
-        return f"Inputs ({network.input_size}){columns}.{scaled}"
-
-    def _outputs_text(self) -> str:
-        network = self.network
-        labels = f": {', '.join(network.labels)}" if network.labels else ""
-        match network.answer:
-            case "classes":
-                return f"Outputs ({network.output_size}): one score per class, the highest is the answer{labels}."
-            case "binary":
-                return f"Outputs (1): above 0 the answer is class 1, else class 0{labels}."
-            case "numbers":
-                targets = f": {', '.join(network.targets)}" if network.targets else ""
-                return f"Outputs ({network.output_size}){targets}."
-        return f"Outputs ({network.output_size}): the output of the last layer."
-
-    def _step_text(self) -> str:
-        when = (
-            "after every step" if self.network.every_step else "for the steps since the last reset, at the last of them"
-        )
-        text = f"One step from the input to the outputs y, which are the answer {when}. If y is NULL, none is computed."
-        if self.network.embedding is not None:
-            text += " Returns 0, or -1 for a token that there is not; the state is then as before."
-        return text
-
-    def _step_head(self) -> str:
-        if self.network.embedding is not None:
-            return f"int {self.name}_step({self.name}_state *state, int32_t token, float *y)"
-        return f"void {self.name}_step({self.name}_state *state, const float *x, float *y)"
 
     def _labels(self) -> str:
         if not self.network.labels:
@@ -271,7 +166,7 @@ class _Writer:
         lines += ["if (y != NULL) {", *(f"    {line}" for line in self._output()), "}"]
         if self.network.embedding is not None:
             lines.append("return 0;")
-        return _function(self._step_head(), lines)
+        return _function(step_head(self.network, self.name), lines)
 
     def _input(self) -> tuple[list[str], str]:
         """(1) and (2) of network.py, and the name of what the first layer reads."""
@@ -418,18 +313,6 @@ class _Writer:
 
 def _function(head: str, lines: list[str]) -> str:
     return "\n".join([head, "{", *(f"    {line}" for line in lines), "}"])
-
-
-def _doc(text: str) -> str:
-    """A comment. What is written in it cannot end it: it may have come from a data file."""
-    for mark, safe in (("*/", "* /"), ("/*", "/ *"), ("??", "? ?")):
-        text = text.replace(mark, safe)
-    lines = []
-    for line in text.splitlines():
-        printable = "".join(c if c.isprintable() else " " for c in line)
-        lines += textwrap.wrap(printable, 96, break_long_words=False) if not line.startswith("    ") else [printable]
-        lines += [""] if not line else []
-    return "/* " + "\n   ".join(lines).replace("   \n", "\n") + " */"
 
 
 def _string(text: str) -> str:

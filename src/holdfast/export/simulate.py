@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from holdfast.engine.program.interpret import interpret
 from holdfast.engine.program.tiles import Kind, Product, Slot
 from holdfast.engine.targets.c import Step
+from holdfast.errors import SettingError
 from holdfast.export.network import Network
 from holdfast.types import State
 
-__all__ = ["Parts", "Simulated"]
+__all__ = ["Parts", "Simulated", "exact_parts"]
 
 Seen = Callable[[tuple[str, int], Tensor], None]
 
@@ -32,6 +33,24 @@ class Parts:
     readout: Tensor | None
     direct: Tensor | None
     embedding: Tensor | None
+
+
+def exact_parts(network: Network, steps: list[Step]) -> Parts:
+    """The weights as they are; all of them must be finite."""
+    readout = network.readout
+    width = sum(step.state_sizes[0] for step in steps[-len(network.layers[-1]) :])
+    weight = None if readout is None else readout.weight.float()
+    direct = weight[:, width:] if weight is not None and readout is not None and readout.direct else None
+    main = weight[:, :width] if direct is not None and weight is not None else weight
+    parts = Parts(tuple(step.weights for step in steps), main, direct, network.embedding)
+    names = [
+        (f"layer {r}, {label}", w) for r, s in enumerate(steps) for label, w in zip(s.names, s.weights, strict=True)
+    ]
+    names += [("the readout", weight), ("the embedding", network.embedding)]
+    for label, tensor in names:
+        if tensor is not None and tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
+            raise SettingError(f"export.c expects finite weights, but {label} has a non-finite value.")
+    return parts
 
 
 class Simulated(nn.Module):

@@ -9,9 +9,22 @@ text.py         numbers, tables and names as C
 
 from holdfast.engine.program.graph import Unsupported
 from holdfast.engine.targets.c.emit import Code, emit
-from holdfast.engine.targets.c.emitter import Quantised
+from holdfast.engine.targets.c.emitter import Angles8, Quantised, Rounded
 from holdfast.engine.targets.c.operators import helper_text
 from holdfast.engine.targets.c.step import Step, step_of
-from holdfast.engine.targets.c.text import Table, number
+from holdfast.engine.targets.c.text import Table, in_comment, number
 
-__all__ = ["Code", "Quantised", "Step", "Table", "Unsupported", "emit", "helper_text", "number", "step_of"]
+__all__ = [
+    "Angles8",
+    "Code",
+    "Quantised",
+    "Rounded",
+    "Step",
+    "Table",
+    "Unsupported",
+    "emit",
+    "helper_text",
+    "in_comment",
+    "number",
+    "step_of",
+]

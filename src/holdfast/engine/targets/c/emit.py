@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 
 from holdfast.engine.program.tiles import Product, Rotate, reachable
-from holdfast.engine.targets.c.emitter import Emitter, Quantised
+from holdfast.engine.targets.c.emitter import Emitter, Rounded
 from holdfast.engine.targets.c.memory import Layout, layout
 from holdfast.engine.targets.c.operators import helpers_in
 from holdfast.engine.targets.c.statements import write_statements
@@ -43,14 +42,14 @@ class Code:
     multiply_adds: int
 
 
-def emit(step: Step, prefix: str, name: str, quantised: Mapping[int, Quantised] | None = None) -> Code:
+def emit(step: Step, prefix: str, name: str, rounded: Rounded | None = None) -> Code:
     """The step as a C function ``name``.
 
     Args:
         step: of a cell.
         prefix: of the functions that it calls.
         name: of the function, and the prefix of its tables.
-        quantised: matrices in int8, by the index of the weight.
+        rounded: matrices in int8 and angles in 8 bits, by the index of the weight.
 
     Example:
         >>> from holdfast.cells import RNNCell
@@ -67,13 +66,13 @@ def emit(step: Step, prefix: str, name: str, quantised: Mapping[int, Quantised] 
                 s0[f] = new0[f];
         }
     """
-    draft = Emitter(step, name, quantised or {}, Layout())
+    draft = Emitter(step, name, rounded or {}, Layout())
     write_statements(draft)
-    final = Emitter(step, name, quantised or {}, layout(draft))
+    final = Emitter(step, name, rounded or {}, layout(draft))
     write_statements(final)
     text = _function(final)
     helpers = frozenset(helpers_in(text))
-    tables = tuple(final.tables.values())
+    tables = tuple(dataclasses.replace(t, name=t.name.replace("{p}", prefix)) for t in final.tables.values())
     return Code(name, text.replace("{p}", prefix), tables, helpers, final.layout.work, _multiply_adds(step))
 
 

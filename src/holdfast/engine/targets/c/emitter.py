@@ -17,7 +17,9 @@ from holdfast.engine.targets.c.memory import Layout, Touch
 from holdfast.engine.targets.c.step import Step
 from holdfast.engine.targets.c.text import Table, index_type, number, times
 
-__all__ = ["Emitter", "Quantised"]
+__all__ = ["Angles8", "Emitter", "Quantised"]
+
+ROUND = 256  # angles of 8 bits: so many make a whole turn
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,18 +39,37 @@ class Quantised:
         return self.values.astype(np.float32) * self.scale.astype(np.float32)[:, None]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Angles8:
+    """Angles of rotations in 8 bits, 256 to a turn: the rotations stay orthogonal, whatever the rounding.
+
+    Example:
+        >>> Angles8(np.array([64], np.uint8)).angles().tolist()  # a quarter
+        [1.5707963705062866]
+    """
+
+    values: np.ndarray
+
+    def angles(self) -> np.ndarray:
+        """The angles that they stand for."""
+        return (self.values * (2 * np.pi / ROUND)).astype(np.float32)
+
+
+Rounded = Mapping[int, Quantised | Angles8]
+
+
 class Emitter:
     """The lines of one step so far, the tables that they read, and who touched which array.
 
     Args:
         step: what is written.
         name: of the function, and the prefix of its tables.
-        quantised: matrices in int8, by the index of the weight.
+        rounded: matrices in int8 and angles in 8 bits, by the index of the weight.
         layout: what a draft led to; an empty one for the draft.
     """
 
-    def __init__(self, step: Step, name: str, quantised: Mapping[int, Quantised], layout: Layout):
-        self.step, self.name, self.layout, self._quantised = step, name, layout, quantised
+    def __init__(self, step: Step, name: str, rounded: Rounded, layout: Layout):
+        self.step, self.name, self.layout, self._rounded = step, name, layout, rounded
         self.lines: list[str] = []
         self.tables: dict[str, Table] = {}
         self.now = 0  # the statement that is being written
@@ -116,8 +137,8 @@ class Emitter:
         """The table of a product's matrix, one row for each result, and that of its scales if it is in int8."""
         name = self.step.names[node.matrix.index]
         comment = f"{name}, {node.features} rows of {node.tile.features}"
-        known = self._quantised.get(node.matrix.index)
-        if known is None:
+        known = self._rounded.get(node.matrix.index)
+        if not isinstance(known, Quantised):
             matrix = self.step.weights[node.matrix.index].mT
             return self._table(name, _array(matrix), comment), None
         scale = self._table(f"{name}_scale", known.scale.astype(np.float32), f"{name}, the scale of each row")
@@ -141,21 +162,23 @@ class Emitter:
                 return table.name
         return self._table(f"order{len(known)}", values, "entries in another order")
 
-    def turns(self, node: Rotate) -> tuple[str, str, str, np.dtype, int]:
-        """The tables of rotations: where features start, pairs, their cosines and sines; the type of the first two."""
-        angles = self.step.weights[node.angles.index]
-        name, kind = self.step.names[node.angles.index], index_type(max(node.features, 2))
-        pairs, starts = turn_tables(self.step.weights[node.permutations.index])
+    def rotate(self, node: Rotate, target: str) -> tuple[str, str]:
+        """The table of where features start, and the call that turns them."""
+        angles, permutations = (self.step.weights[w.index] for w in (node.angles, node.permutations))
+        name, kind, count = self.step.names[node.angles.index], index_type(max(node.features, 2)), angles.numel()
+        pairs, starts = (_array(table, kind.type) for table in turn_tables(permutations))
+        start = self._table(f"{name}_starts", starts, f"{name}, where each feature starts")
+        pair = self._table(f"{name}_pairs", pairs, f"{name}, {count} pairs that turn")
+        known = self._rounded.get(node.angles.index)
+        if isinstance(known, Angles8):
+            steps = np.ascontiguousarray(known.values[::-1])
+            angle = self._table(f"{name}_angles", steps, f"{name}, the angle of each, {ROUND} to a turn")
+            values = np.sin(2 * np.pi * np.arange(ROUND + ROUND // 4) / ROUND).astype(np.float32)
+            sines = self.tables.setdefault("sines", Table("{p}_sines", values, "sin(2 pi k / 256), k = 0 to 319")).name
+            return start, f"{{p}}_rotate_{kind.name}_steps({target}, {pair}, {angle}, {sines}, {count});"
         turns = np.stack([angles.cos().numpy(), angles.sin().numpy()], axis=-1)[::-1]
-        return (
-            self._table(f"{name}_starts", _array(starts, kind.type), f"{name}, where each feature starts"),
-            self._table(f"{name}_pairs", _array(pairs, kind.type), f"{name}, {angles.numel()} pairs that turn"),
-            self._table(
-                f"{name}_turns", np.ascontiguousarray(turns, np.float32), f"{name}, the cosine and sine of each"
-            ),
-            kind,
-            angles.numel(),
-        )
+        turn = self._table(f"{name}_turns", turns.astype(np.float32), f"{name}, the cosine and sine of each")
+        return start, f"{{p}}_rotate_{kind.name}({target}, {pair}, {turn}, {count});"
 
     # -- lines --------------------------------------------------------------------------------------------------------
 

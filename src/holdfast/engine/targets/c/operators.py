@@ -106,6 +106,20 @@ static void {p}_rotate_{kind}(float *y, const {kind}_t *pairs, const float *turn
     }
 }"""
 
+_ROTATE_STEPS = """
+/* Plane rotations in place: entries pairs[2 i] and pairs[2 i + 1] of y turn by an angle in 8 bits, 256 to a turn;
+   sines[k] = sin(2 pi k / 256), and the cosine lies 64 further. */
+static void {p}_rotate_{kind}_steps(
+    float *y, const {kind}_t *pairs, const uint8_t *angles, const float *sines, int count)
+{
+    for (int i = 0; i < count; i++, pairs += 2) {
+        const float sine = sines[angles[i]], cosine = sines[angles[i] + 64];
+        const float a = y[pairs[0]], b = y[pairs[1]];
+        y[pairs[0]] = cosine * a - sine * b;
+        y[pairs[1]] = sine * a + cosine * b;
+    }
+}"""
+
 # Each may call those before it. Text in braces is the model's prefix.
 HELPERS: dict[str, str] = {
     "dot": """
@@ -113,10 +127,7 @@ HELPERS: dict[str, str] = {
 static float {p}_dot(const float *w, const float *x, int n)
 {
     float sum = 0.0f;
-    int k = 0;
-    for (; k + 4 <= n; k += 4)
-        sum += (w[k] * x[k] + w[k + 1] * x[k + 1]) + (w[k + 2] * x[k + 2] + w[k + 3] * x[k + 3]);
-    for (; k < n; k++)
+    for (int k = 0; k < n; k++)
         sum += w[k] * x[k];
     return sum;
 }""",
@@ -125,28 +136,55 @@ static float {p}_dot(const float *w, const float *x, int n)
 static float {p}_dot_int8(const int8_t *w, const float *x, int n)
 {
     float sum = 0.0f;
-    int k = 0;
-    for (; k + 4 <= n; k += 4)
-        sum += ((float)w[k] * x[k] + (float)w[k + 1] * x[k + 1])
-             + ((float)w[k + 2] * x[k + 2] + (float)w[k + 3] * x[k + 3]);
-    for (; k < n; k++)
+    for (int k = 0; k < n; k++)
         sum += (float)w[k] * x[k];
     return sum;
 }""",
     "multiply": """
-/* y = W x. W has one row for each entry of y. */
+/* y = W x. W has one row for each entry of y. Four rows at a time share what they read of x. */
 static void {p}_multiply(float *y, const float *w, const float *x, int rows, int columns)
 {
-    for (int r = 0; r < rows; r++, w += columns)
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, w += 4 * columns) {
+        const float *const w1 = w + columns, *const w2 = w1 + columns, *const w3 = w2 + columns;
+        float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f, sum3 = 0.0f;
+        for (int k = 0; k < columns; k++) {
+            sum0 += w[k] * x[k];
+            sum1 += w1[k] * x[k];
+            sum2 += w2[k] * x[k];
+            sum3 += w3[k] * x[k];
+        }
+        y[r] = sum0;
+        y[r + 1] = sum1;
+        y[r + 2] = sum2;
+        y[r + 3] = sum3;
+    }
+    for (; r < rows; r++, w += columns)
         y[r] = {p}_dot(w, x, columns);
 }""",
     "multiply_int8": """
 /* y = W x, with row r of W in int8 times scale[r]. */
 static void {p}_multiply_int8(float *y, const int8_t *w, const float *scale, const float *x, int rows, int columns)
 {
-    for (int r = 0; r < rows; r++, w += columns)
+    int r = 0;
+    for (; r + 4 <= rows; r += 4, w += 4 * columns) {
+        const int8_t *const w1 = w + columns, *const w2 = w1 + columns, *const w3 = w2 + columns;
+        float sum0 = 0.0f, sum1 = 0.0f, sum2 = 0.0f, sum3 = 0.0f;
+        for (int k = 0; k < columns; k++) {
+            sum0 += (float)w[k] * x[k];
+            sum1 += (float)w1[k] * x[k];
+            sum2 += (float)w2[k] * x[k];
+            sum3 += (float)w3[k] * x[k];
+        }
+        y[r] = scale[r] * sum0;
+        y[r + 1] = scale[r + 1] * sum1;
+        y[r + 2] = scale[r + 2] * sum2;
+        y[r + 3] = scale[r + 3] * sum3;
+    }
+    for (; r < rows; r++, w += columns)
         y[r] = scale[r] * {p}_dot_int8(w, x, columns);
 }""",
+    **{f"rotate_{kind}_steps": _ROTATE_STEPS.replace("{kind}", kind) for kind in ("uint8", "uint16", "uint32")},
     **{f"rotate_{kind}": _ROTATE.replace("{kind}", kind) for kind in ("uint8", "uint16", "uint32")},
     "sign": "static float {p}_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f; }",
     "square": "static float {p}_square(float x) { return x * x; }",

@@ -99,7 +99,7 @@ def _(node: Fold | Running, e: Emitter) -> list[str]:
 
 @_statement.register
 def _(node: Rotate, e: Emitter) -> list[str]:
-    starts, pairs, turns, kind, count = e.turns(node)
     target = e.touch(node)
+    starts, turn = e.rotate(node, target)
     laid = e.loop("f", node.features, lambda body, f: [f"{target}[{starts}[{f}]] = {bare(body.value(node.tile, f))};"])
-    return [*laid, f"{{p}}_rotate_{kind.name}({target}, {pairs}, {turns}, {count});"]
+    return [*laid, turn]

@@ -17,7 +17,7 @@ from holdfast.engine.program.lower import lower
 from holdfast.engine.program.schedule import Schedule, schedule
 from holdfast.engine.program.tiles import Input, Kind, Slice, Slot
 from holdfast.engine.program.trace import own_tensors, trace_step
-from holdfast.engine.targets.c.text import plain_name
+from holdfast.engine.targets.c.text import in_comment, plain_name
 
 __all__ = ["Step", "step_of"]
 
@@ -64,7 +64,7 @@ def step_of(cell: Cell) -> Step:
         values = lowered.prologue.run(*given)
         named = {tensor.data_ptr(): name for name, tensor in tensors.items() if tensor.numel()}
         leaves = [named.get(weight.data_ptr(), f"weight{i}") for i, weight in enumerate(weights)] + list(lowered.own)
-    label = f"{type(cell).__name__}({cell.extra_repr()})"
+    label = in_comment(f"{type(cell).__name__}({cell.extra_repr()})")
     names = _names(lowered.prologue, leaves)
     kept = {
         slot: Slice(new, 0, new.features)  # an array of its own

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Table", "index_type", "number", "plain_name", "times"]
+__all__ = ["Table", "in_comment", "index_type", "number", "plain_name", "times"]
 
 WIDTH = 100
 _KINDS = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t"}
@@ -42,6 +42,18 @@ def plain_name(text: str) -> str:
         'recurrent_angles'
     """
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in text)
+
+
+def in_comment(text: str) -> str:
+    """Text that cannot end a comment or open another: it may have come from a data file.
+
+    Example:
+        >>> in_comment("a */ int x;")
+        'a * / int x;'
+    """
+    for mark, safe in (("*/", "* /"), ("/*", "/ *"), ("??", "? ?")):
+        text = text.replace(mark, safe)
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def times(factor: int, row: str) -> str:
