@@ -285,7 +285,7 @@ def test_what_c_cannot_do_is_named(tmp_path):
 
     for model, words in (
         (hf.LSTM(2, 3, bidirectional=True), "bidirectional"),
-        (Drawing(2, 3), "rand_like"),
+        (Drawing(2, 3), "random numbers"),
         (Sorting(2, 3), "sort"),
         (nn.Linear(2, 3), "Linear"),
     ):

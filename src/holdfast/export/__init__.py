@@ -3,5 +3,6 @@
 from holdfast.export.c import CReport, c
 from holdfast.export.network import Network, Provenance, Readout, Row, network_of
 from holdfast.export.report import Report
+from holdfast.export.to_onnx import onnx, onnx_model
 
-__all__ = ["CReport", "Network", "Provenance", "Readout", "Report", "Row", "c", "network_of"]
+__all__ = ["CReport", "Network", "Provenance", "Readout", "Report", "Row", "c", "network_of", "onnx", "onnx_model"]

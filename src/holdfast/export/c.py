@@ -154,7 +154,7 @@ def _steps(network: Network) -> list[Step]:
 
 def _calibration(network: Network, run: Run | None, given: Any) -> tuple[list[Batch], str, str]:
     """Calibration sequences as the first layer's input (1), what they are, or why there are none."""
-    if given is not None and run is not None and run.stored is not None:
+    if given is not None and run is not None and (run.stored is not None or isinstance(given, str | Path)):
         ready = run.preparation.apply(given)
         return [_batch(ready.inputs, ready.lengths)], f"{len(ready):,} sequences", ""
     if given is not None:

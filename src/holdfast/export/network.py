@@ -30,7 +30,7 @@ from holdfast.runs.load import Run, load_run
 from holdfast.stability import Truncated
 from holdfast.train.model import SequenceModel
 
-__all__ = ["Network", "Provenance", "Readout", "Row", "network_of", "of_reservoir"]
+__all__ = ["Network", "Provenance", "Readout", "Row", "check_cell", "network_of", "of_reservoir"]
 
 Answer = Literal["classes", "binary", "numbers", "states"]
 
@@ -239,6 +239,30 @@ def of_reservoir(reservoir: Reservoir, readout: Any = None, **known: Any) -> Net
         mean, scale = (part.detach().cpu().double() for part in (readout.mean, readout.scale))
         fields |= {"readout": Readout(weight, bias, "summary", mean=mean, scale=scale), "answer": "numbers"}
     return Network((tuple(rows),), kept.input_size, _provenance((tuple(rows),)), **(fields | known))
+
+
+@torch.no_grad()
+def check_cell(cell: Cell) -> None:
+    """Refuse a drive that mixes steps, since a graph's step sees one alone, and weights that are drawn every time.
+
+    Every exporter calls this for the cells of its rows.
+
+    Example:
+        >>> check_cell(holdfast.RNNCell(3, 5))
+    """
+    who, generator = type(cell).__name__, torch.Generator().manual_seed(0)
+    xs = torch.randn(3, 2, cell.input_size, dtype=torch.float32, generator=generator)
+    whole, steps = cell.drive(xs), torch.stack([cell.drive(x) for x in xs])
+    if not (whole.shape == steps.shape and torch.allclose(whole, steps, rtol=1e-4, atol=1e-5, equal_nan=True)):
+        raise UnsupportedError(
+            f"An export expects {who}.drive to treat every step alike, got one whose result for a whole sequence is "
+            "not that of its steps; move what depends on other steps into the state."
+        )
+    if not all(torch.equal(one, other) for one, other in zip(cell.weights(), cell.weights(), strict=True)):
+        raise UnsupportedError(
+            f"An export expects {who}.weights() to be the same in every call, got random ones; draw them in training "
+            "only."
+        )
 
 
 def _of_model(model: SequenceModel) -> Network:

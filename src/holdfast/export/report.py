@@ -54,10 +54,14 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
             raise SettingError(f"{path} exists and is kept; pass force=True to overwrite it, or choose another name.")
         if not path.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
-    with contextlib.ExitStack() as stack:  # all bytes are on the disk before the first file takes its name
-        for path, data in contents.items():
-            file = stack.enter_context(whole_file(path))
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
+    path = None
+    try:
+        with contextlib.ExitStack() as stack:  # all bytes are on the disk before the first file takes its name
+            for path, data in contents.items():
+                file = stack.enter_context(whole_file(path))
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say which file it was
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     return tuple(contents)
