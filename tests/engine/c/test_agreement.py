@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast as hf
+from helpers import TESTS
 from helpers.c_model import Model, compiled, needs_gcc
 from helpers.cells import CELLS, MixedCell, shaken
 from holdfast import Cell
 from holdfast.engine.program.interpret import OPERATORS as TORCH_OPERATORS
-from holdfast.engine.targets.c import step_of
+from holdfast.engine.targets.c import emit, step_of
 from holdfast.engine.targets.c.operators import OPERATORS
 from holdfast.engine.targets.cpu.operators import OPERATORS as CPU_OPERATORS
 from holdfast.export import c
@@ -174,7 +175,10 @@ def test_every_operator_of_the_engine_is_written_or_belongs_to_a_gradient():
 
 def test_new_states_are_written_in_place_where_they_can_be():
     """SGORNN's new state needs the old one row by row, so scratch memory holds two arrays and not three."""
-    from holdfast.engine.targets.c import emit
-
     assert emit(step_of(hf.SGORNNCell(12, 16)), "net", "net_l0").work == 32
     assert emit(step_of(hf.LSTMCell(12, 16)), "net", "net_l0").work == 2 * 4 * 16
+
+
+def test_the_step_in_the_guide_is_the_one_that_is_written():
+    page = (TESTS.parent / "docs" / "usage" / "devices.md").read_text("utf-8")
+    assert emit(step_of(hf.SGORNNCell(2, 16).to(torch.float32)), "gesture", "gesture_l0").text in page

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Body", "shifted"]
 
-LONG = 90  # an expression of more characters than this is cut in two
+LONG = 70  # an expression of more characters than this is cut in two
 
 
 def shifted(row: str, offset: int) -> str:
