@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.errors import SettingError
-from holdfast.files import write_atomically
+from holdfast.files import whole_file
 
 __all__ = ["Report", "check_new", "write_new"]
 
@@ -32,7 +33,7 @@ class Report:
 
 
 def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tuple[Path, ...]:
-    """Write files, each whole or not at all; one that exists is kept, and then none is written, unless ``force``.
+    """Write files, all of them whole or none; if one exists, it is kept and none is written, unless ``force``.
 
     Raises:
         SettingError: a file exists.
@@ -48,11 +49,16 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
         holdfast.errors.SettingError: ...model.c exists and is kept; pass force=True to overwrite it, or choose...
     """
     check_new(contents, force=force)
-    for path, data in contents.items():
-        try:
-            write_atomically(path, data)
-        except OSError as error:  # a full disk does not say which file it was
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+    path = None
+    try:
+        with contextlib.ExitStack() as stack:  # all bytes are on the disk before the first file takes its name
+            for path, data in contents.items():
+                file = stack.enter_context(whole_file(path))
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say which file it was
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     return tuple(contents)
 
 

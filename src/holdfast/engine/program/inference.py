@@ -10,12 +10,13 @@ same samples, and refused unless the results agree.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.program.graph import Unsupported
+from holdfast.engine.program.graph import Graph, Node, Unsupported
 from holdfast.engine.program.lower import lower
 from holdfast.engine.program.tiles import StepProgram
 from holdfast.engine.program.trace import SIZES, differs, own_tensors, random_state_kept, record_step, trace_step
@@ -27,10 +28,14 @@ BATCHES = 1, 2, 3, 8, 64, 1024  # sizes that are tried besides those of a trace
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """One step from x and the states to the new states, and what its ``Weight``s are, by index."""
+    """One step from x and the states to the new states, and what its ``Weight``s are, by index.
+
+    ``names``: those of the parameters or buffers that weights are made of; a number for one made of several.
+    """
 
     program: StepProgram
     weights: tuple[Tensor, ...]
+    names: tuple[str, ...]
 
 
 @torch.no_grad()
@@ -51,7 +56,18 @@ def step_of(cell: Cell, batches: tuple[int, ...] = BATCHES) -> Step:
             raise Unsupported(difference)
     lowered, own = lower(traced, source_grad=False), own_tensors(cell)
     numbers = lowered.prologue.run(*weights, *(own[name] for name in lowered.own))
-    return Step(lowered.forward, tuple(number.detach() for number in numbers))
+    named = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
+    leaves = [named.get(weight.data_ptr(), f"weight{i}") for i, weight in enumerate(weights)] + list(lowered.own)
+    return Step(lowered.forward, tuple(number.detach() for number in numbers), _names(lowered.prologue, leaves))
+
+
+def _names(prologue: Graph, leaves: Sequence[str]) -> tuple[str, ...]:
+    """The name of what each output is made of, if that is one tensor."""
+    made_of: dict[Node, set[str]] = {node: {leaf} for node, leaf in zip(prologue.inputs, leaves, strict=True)}
+    for node in prologue.nodes:
+        made_of[node] = {leaf for arg in node.inputs for leaf in made_of[arg]}
+    sources = [made_of[output] if output is not None else set() for output in prologue.outputs]
+    return tuple(next(iter(one)) if len(one) == 1 else f"weight{i}" for i, one in enumerate(sources))
 
 
 def _agrees(cell: Cell, weights: tuple[Tensor, ...], batch: int) -> bool:
