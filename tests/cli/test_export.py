@@ -53,6 +53,26 @@ def test_a_run_on_a_task_is_exported_with_either_weights(command, trained, here)
         np.testing.assert_allclose(found, model(x.transpose(0, 1))[0].detach().numpy(), atol=1e-5)
 
 
+def test_a_run_becomes_a_file_of_c_and_its_header(command, own, here):
+    """In float and in int8, calibrated on a file; what C makes of them is in tests/export/test_c.py."""
+    run, data, _ = own
+    ran = command("export", run, "--to", "model.c")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "Wrote model.c and model.h"), ran.text
+    assert "Made by Holdfast" in (here / "model.c").read_text()
+    ran = command("export", run, "--to", "small.c", "--name", "waves", "--int8", "--data", data)
+    assert ran.code == 0, ran.text
+    assert "int8" in ran.out
+    assert "waves_step" in (here / "small.h").read_text()
+    ran = command("export", run, "--to", "other.c", "--name", "9 lives")
+    assert ran.code == 1
+    assert "C identifier" in ran.err
+    (here / "third.h").write_text("mine")
+    ran = command("export", run, "--to", "third.c")
+    assert ran.code == 1
+    assert "third.h exists and is kept; add --force" in ran.err
+    assert sorted(os.listdir(here)) == ["model.c", "model.h", "small.c", "small.h", "third.h"]
+
+
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own
 def test_a_run_becomes_a_program_of_pytorch(command, own, here):
     """Its inputs are those of the file of ONNX, and its answers those of the run."""
