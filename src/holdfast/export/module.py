@@ -90,8 +90,8 @@ class NetworkModule(nn.Module):
         return state_names(len(self.network.state_sizes))
 
     def starts(self, batch: int) -> dict[str, Tensor]:
-        """The state that the model starts from, by the names of its inputs; none for a reservoir."""
-        if self.network.change is not None:
+        """The state that the model starts from, by the names of its inputs; none for one that needs whole sequences."""
+        if not self.network.resumes:
             return {}
         return {f"{word}_0": self.get_buffer(f"{word}_0").repeat(1, batch, 1) for word in self.names}
 
@@ -104,6 +104,7 @@ class NetworkModule(nn.Module):
         if net.change is not None:
             before = torch.cat([raw[:1], raw[:-1]])
             u = torch.cat([u, (raw - before) / self.get_buffer("change")], dim=2)  # (2)
+        if not self.network.resumes:
             state = {f"{word}_0": self.get_buffer(f"{word}_0").expand(-1, raw.shape[1], -1) for word in self.names}
         outputs, last = self._layers(u, lengths, [state[f"{word}_0"] for word in self.names])
         answers = self._answers(u, outputs, last, lengths)
@@ -111,7 +112,7 @@ class NetworkModule(nn.Module):
         if net.answer in ("classes", "binary"):
             shares = torch.sigmoid if net.answer == "binary" else torch.nn.Softmax(dim=-1)
             found["probabilities"] = shares(found["output"])
-        if net.change is None:
+        if self.network.resumes:
             found |= {f"{word}_n": torch.stack([end[i] for end in last]) for i, word in enumerate(self.names)}
         return found
 
@@ -160,6 +161,10 @@ class NetworkModule(nn.Module):
             features = torch.cat([end[0] for end in last[-len(net.layers[-1]) :]], dim=1)
         if net.readout is None:
             return features
+        if net.readout.over == "pooled":
+            alive = (torch.arange(outputs.shape[0])[:, None] < lengths).unsqueeze(2)
+            highest = torch.where(alive, outputs, -torch.inf).amax(dim=0)
+            features = torch.cat([outputs.sum(dim=0) / lengths[:, None], features, highest], dim=1)
         if net.readout.direct:
             ends = u if net.every_step else u[lengths - 1, torch.arange(u.shape[1])]
             features = torch.cat([features, ends], dim=-1)
