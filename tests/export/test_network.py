@@ -90,7 +90,7 @@ def test_a_run_says_its_columns_its_scale_and_its_labels(tmp_path, target):
         np.testing.assert_allclose(network.target_mean, run.preparation.target_mean, rtol=1e-6)
 
 
-def test_a_run_of_a_reservoir_is_standardised_once(tmp_path, monkeypatch):
+def test_a_run_of_a_reservoir_is_standardised_once(tmp_path):
     """Its data are standardised before the reservoir does so again: one scale stands for both."""
     (tmp_path / "mine.csv").write_text(
         "id,x,y\n" + "\n".join(f"{c},{c % 2 * s + 50},{c % 2}" for c in range(9) for s in range(4))

@@ -73,7 +73,8 @@ class NetworkModule(nn.Module):
     def __init__(self, network: Network, *, decompose: bool = False):
         super().__init__()
         self.network, self.decompose = network, decompose
-        self.cells = nn.ModuleList(Frozen(row.cell) for row in network.rows)
+        frozen = [Frozen(row.cell) for row in network.rows]
+        self.cells = nn.ModuleList(frozen)
         entries = zip(*(row.start for row in network.rows), strict=True)
         for word, starts in zip(self.names, entries, strict=True):
             self.register_buffer(f"{word}_0", torch.stack(starts).detach()[:, None])  # (rows, 1, size)
@@ -83,7 +84,7 @@ class NetworkModule(nn.Module):
         for name in ("weight", "bias", "mean", "scale"):
             self.register_buffer(f"readout_{name}", None if readout is None else getattr(readout, name))
         self.requires_grad_(False).eval()
-        self.steps = nn.ModuleList(map(_traced, self.cells)) if decompose else nn.ModuleList()
+        self.steps = nn.ModuleList(map(_traced, frozen)) if decompose else nn.ModuleList()
 
     @property
     def names(self) -> list[str]:
