@@ -114,6 +114,41 @@ def test_every_test_window_of_har_gets_the_same_class(command, here):
     assert len(labels) == 6
 
 
+def test_a_model_of_text_comes_with_its_vocabulary(command, here):
+    """Tokens in, a score for every next token, one token per call."""
+    for split in ("train", "valid", "test"):
+        (here / f"ptb.{split}.txt").write_text("a rose is a rose\nis a rose\n" * 12)
+    words = [
+        "--set",
+        f"task.folder={here}",
+        "--set",
+        "task.window=5",
+        "--hidden",
+        4,
+        "--batch",
+        2,
+        "--updates",
+        2,
+        "-q",
+    ]
+    ran = command("train", "ptb", "--cell", "fastrnn", *words, "--run", "r")
+    assert ran.code == 0, ran.text
+    assert command("export", "r", "--to", "text.onnx").code == 0
+    runtime, run = session("text.onnx"), load_run("r")
+    tokens = json.loads(runtime.get_modelmeta().custom_metadata_map["vocabulary"])
+    assert tuple(tokens) == run.task.vocabulary.tokens
+    x = torch.tensor([[tokens.index(word) for word in ["a", "rose", "is", "a", "rose", "is"]]])  # (1, time)
+    with torch.no_grad():
+        expected = run.model(x.mT)[0].transpose(0, 1).numpy()
+    whole = runtime.run(["output"], {"x": x.numpy()})[0]
+    np.testing.assert_allclose(whole, expected, atol=1e-5)
+    feed = {}
+    for t in range(x.shape[1]):
+        step, h_n = runtime.run(["output", "h_n"], {"x": x[:, t : t + 1].numpy(), **feed})
+        np.testing.assert_allclose(step, whole[:, t : t + 1], atol=1e-5)
+        feed = {"h_0": h_n}
+
+
 def test_an_existing_file_is_kept_unless_forced(command, trained, here):
     (here / "model.onnx").write_text("mine")
     ran = command("export", trained, "--to", "model.onnx")

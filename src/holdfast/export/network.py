@@ -130,6 +130,7 @@ class Network:
         labels: the classes' names, in the order of the outputs; () if they have none.
         columns: the inputs' names; () if they have none.
         targets: the outputs' names, for numbers; () if they have none.
+        vocabulary: what the tokens are, in the order of their indices; () if that is not known.
         batch_first: whether the model that this was made of takes (batch, time, ...), instead of (time, batch, ...).
         provenance: what made this.
 
@@ -153,6 +154,7 @@ class Network:
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
     batch_first: bool = False
 
     @property
@@ -275,6 +277,7 @@ def metadata(network: Network) -> dict[str, str]:
         "columns": json.dumps(network.columns, ensure_ascii=False),
         "labels": json.dumps(network.labels, ensure_ascii=False),
         "targets": json.dumps(network.targets, ensure_ascii=False),
+        "vocabulary": json.dumps(network.vocabulary, ensure_ascii=False),
     }
 
 
@@ -324,6 +327,7 @@ def _of_run(run: Run) -> Network:
     if run.stored is None:
         spec = run.task.spec
         kinds: dict[str, Answer] = {"cross_entropy": "classes", "binary_cross_entropy": "binary", "mse": "numbers"}
+        fields["vocabulary"] = () if run.task.vocabulary is None else run.task.vocabulary.tokens
         return dataclasses.replace(network, **fields, answer=kinds[spec.loss], labels=tuple(spec.classes))
     prepared = run.stored.preparation
     masked = len(prepared.masked)  # their ones and zeros are not standardised
