@@ -60,7 +60,8 @@ def emit(step: Step, prefix: str, name: str, rounded: Rounded | None = None) -> 
         {
             float *const new0 = work; /* 4 */
             for (int f = 0; f < 4; f++) {
-                new0[f] = tanhf(net_dot(net_l0_weight_ih + 3 * f, x, 3) + net_dot(net_l0_weight_hh + 4 * f, s0, 4));
+                const float v0 = net_dot(net_l0_weight_ih + 3 * f, x, 3) + net_dot(net_l0_weight_hh + 4 * f, s0, 4);
+                new0[f] = tanhf(v0);
             }
             for (int f = 0; f < 4; f++)
                 s0[f] = new0[f];
