@@ -48,3 +48,10 @@ def test_a_device_that_faults_is_reported():
         qemu._parsed("loop 75000\nclass 1 0\nfault\n", 1, {".text": 1}, 1, None)
     with pytest.raises(RuntimeError, match="3,000,000 instructions was counted as 2,000,000"):
         qemu._parsed("loop 50000\nclass 1 0\nticks 1\nstack 1\n", 1, {".text": 1}, 1, None)
+
+
+def test_without_the_tools_it_says_what_to_install(monkeypatch):
+    har = script("tools/device/har.py")
+    monkeypatch.setattr(har.qemu, "missing_tools", lambda: ["qemu-system-arm"])
+    with pytest.raises(SystemExit, match=r"needs qemu-system-arm\. Install: apt-get install gcc-arm-none-eabi"):
+        har.require_tools()

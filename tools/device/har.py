@@ -88,9 +88,11 @@ def on_device(cell: str, folder: Path, count: int) -> list[Row]:
     """A cell in float32 and in int8, on ``count`` test sequences from all over the test set."""
     run, network, calibration, test, classes = with_signals(trained(cell, folder))
     which = np.linspace(0, len(test) - 1, count).astype(int)
-    standard = torch.from_numpy(test[which].swapaxes(0, 1)).to(network.mean.dtype)  # type: ignore[union-attr]
+    assert network.mean is not None
+    assert network.scale is not None
+    signals = torch.from_numpy(test[which].swapaxes(0, 1)).to(network.mean.dtype)
     with torch.no_grad():
-        expected = run.model((standard - network.mean) / network.scale)[0][:, 0].numpy()
+        expected = run.model((signals - network.mean) / network.scale)[0][:, 0].numpy()
     parameters = sum(weight.numel() for weight in run.model.parameters())
     accuracy = c(run, folder / f"{cell}.c", int8=True, force=True).score  # on the whole test set, in Python
     rows = []

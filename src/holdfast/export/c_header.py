@@ -45,7 +45,7 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
         classes = 2 if network.answer == "binary" else network.output_size
         declared.append(f"/* The number of the class that y is for. */\nint {name}_class(const float *y);")
         declared.append(
-            f"/* The probability of each class, {classes}, from y. */\n"
+            f"/* The probabilities of the {classes} classes, from y. */\n"
             f"void {name}_probabilities(const float *y, float *p);"
         )
     return "\n".join(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.engine.targets.c import Code, Quantised, Step, Table, emit, helper_text, number
+from holdfast.engine.targets.c import Code, Quantised, Step, Table, counted, emit, helper_text, number
 from holdfast.export.c_header import header_text, step_head
 from holdfast.export.network import Network
 from holdfast.export.quantise import Matrices
@@ -176,12 +176,14 @@ class _Writer:
         lines = []
         if network.mean is not None:
             assert network.scale is not None
-            mean = self._table("mean", network.mean, f"the inputs' means, {count} numbers")
-            scale = self._table("scale", network.scale, f"the inputs' standard deviations, {count} numbers")
+            mean = self._table("mean", network.mean, f"the inputs' means, {counted(count, 'number')}")
+            scale = self._table("scale", network.scale, f"the inputs' deviations, {counted(count, 'number')}")
             lines = [f"for (int i = 0; i < {count}; i++)", f"    state->input[i] = (x[i] - {mean}[i]) / {scale}[i];"]
         if self.pooled:
             assert network.change is not None
-            change = self._table("change", network.change, f"the size of the inputs' changes, {count} numbers")
+            change = self._table(
+                "change", network.change, f"the size of the inputs' changes, {counted(count, 'number')}"
+            )
             lines += [
                 f"for (int i = 0; i < {count}; i++) {{",
                 "    const float before = state->steps == 0 ? x[i] : state->previous[i];",
@@ -244,7 +246,7 @@ class _Writer:
         assert self.network.readout is not None
         weight = self.network.readout.weight[:, : self.features]
         outputs, columns = weight.shape
-        comment = f"the readout, {outputs} rows of {columns}"
+        comment = f"the readout, {counted(outputs, 'row')} of {columns}"
         self.multiply_adds += outputs * columns
         if self.matrices.readout is None:
             table = self._table(which, weight, comment)
@@ -267,7 +269,7 @@ class _Writer:
         weight = readout.weight[:, self.features :]
         outputs, columns = weight.shape
         source = "state->input" if self.input_width else "x"
-        comment = f"the readout's weights of the input, {outputs} rows of {columns}"
+        comment = f"the readout's weights of the input, {counted(outputs, 'row')} of {columns}"
         self.multiply_adds += outputs * columns
         head = f"for (int i = 0; i < {outputs}; i++)"
         if self.matrices.direct is None:
@@ -285,7 +287,9 @@ class _Writer:
         assert readout is not None
         value = "y[i]"
         if readout.bias is not None:
-            bias = self._table("readout_bias", readout.bias, f"the readout's bias, {len(readout.bias)} numbers")
+            bias = self._table(
+                "readout_bias", readout.bias, f"the readout's bias, {counted(len(readout.bias), 'number')}"
+            )
             value = f"y[i] + {bias}[i]"
         if network.target_mean is not None:
             assert network.target_scale is not None

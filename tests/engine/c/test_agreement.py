@@ -11,6 +11,7 @@ import holdfast as hf
 from helpers import TESTS
 from helpers.c_model import Model, compiled, needs_gcc
 from helpers.cells import CELLS, MixedCell, shaken
+from helpers.fuzz import RandomCell
 from holdfast import Cell
 from holdfast.engine.program.interpret import OPERATORS as TORCH_OPERATORS
 from holdfast.engine.targets.c import emit, step_of
@@ -148,6 +149,30 @@ def test_c_equals_the_plain_loop(library, name):
         np.testing.assert_allclose(model.run(xs.numpy()) / scale, outputs / scale, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(model.numbers()[: len(last)] / scale, last / scale, rtol=1e-5, atol=1e-5)
         model.reset()
+
+
+RANDOM = (3, 7, 14, 21, 33, 46, 56, 61)
+
+
+def test_random_steps_agree(tmp_path):
+    """Steps that nobody wrote, of helpers/fuzz.py. What float32 itself is unsure of, by its distance from float64, may
+    differ as much.
+    """
+    cells = {}
+    for seed in RANDOM:
+        torch.manual_seed(seed)
+        cells[seed] = RandomCell(seed).eval()
+        c(cells[seed], tmp_path / f"net{seed}.c")
+    library = compiled(tmp_path)
+    for seed, cell in cells.items():
+        xs, model = torch.randn(6, cell.input_size), Model(library, tmp_path / f"net{seed}.h", f"net{seed}")
+        with torch.no_grad():
+            exact = plain(cell, xs)[1]
+            last = plain(cell.to(torch.float32), xs.to(torch.float32))[1]
+        model.run(xs.numpy())
+        found = model.numbers()[: len(last)]
+        unsure = 1e-5 * max(1.0, np.abs(last).max()) + 20 * np.abs(exact - last)
+        assert (np.abs(found - last) <= unsure).all(), seed
 
 
 @settings(max_examples=4, deadline=None)

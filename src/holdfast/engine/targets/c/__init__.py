@@ -12,7 +12,7 @@ from holdfast.engine.targets.c.emit import Code, emit
 from holdfast.engine.targets.c.emitter import Angles8, Quantised, Rounded
 from holdfast.engine.targets.c.operators import helper_text
 from holdfast.engine.targets.c.step import Step, step_of
-from holdfast.engine.targets.c.text import Table, in_comment, number
+from holdfast.engine.targets.c.text import Table, counted, in_comment, number
 
 __all__ = [
     "Angles8",
@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "Table",
     "Unsupported",
+    "counted",
     "emit",
     "helper_text",
     "in_comment",

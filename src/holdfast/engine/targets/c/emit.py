@@ -60,7 +60,8 @@ def emit(step: Step, prefix: str, name: str, rounded: Rounded | None = None) -> 
         {
             float *const new0 = work; /* 4 */
             for (int f = 0; f < 4; f++) {
-                new0[f] = tanhf(net_dot(net_l0_weight_ih + 3 * f, x, 3) + net_dot(net_l0_weight_hh + 4 * f, s0, 4));
+                const float v0 = net_dot(net_l0_weight_ih + 3 * f, x, 3) + net_dot(net_l0_weight_hh + 4 * f, s0, 4);
+                new0[f] = tanhf(v0);
             }
             for (int f = 0; f < 4; f++)
                 s0[f] = new0[f];
@@ -72,8 +73,10 @@ def emit(step: Step, prefix: str, name: str, rounded: Rounded | None = None) -> 
     write_statements(final)
     text = _function(final)
     helpers = frozenset(helpers_in(text))
-    tables = tuple(dataclasses.replace(t, name=t.name.replace("{p}", prefix)) for t in final.tables.values())
-    return Code(name, text.replace("{p}", prefix), tables, helpers, final.layout.work, _multiply_adds(step))
+    text = text.replace("{p}", prefix)
+    named = [dataclasses.replace(table, name=table.name.replace("{p}", prefix)) for table in final.tables.values()]
+    read = tuple(table for table in named if re.search(rf"\b{table.name}\b", text))  # an order of equal entries is not
+    return Code(name, text, read, helpers, final.layout.work, _multiply_adds(step))
 
 
 def _function(e: Emitter) -> str:

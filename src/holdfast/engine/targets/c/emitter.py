@@ -15,7 +15,7 @@ from holdfast.engine.program.turns import turn_tables
 from holdfast.engine.targets.c.expressions import Body
 from holdfast.engine.targets.c.memory import Layout, Touch
 from holdfast.engine.targets.c.step import Step
-from holdfast.engine.targets.c.text import Table, index_type, number, times
+from holdfast.engine.targets.c.text import Table, counted, index_type, number, times
 
 __all__ = ["Angles8", "Emitter", "Quantised"]
 
@@ -136,7 +136,7 @@ class Emitter:
     def matrix(self, node: Product) -> tuple[str, str | None]:
         """The table of a product's matrix, one row for each result, and that of its scales if it is in int8."""
         name = self.step.names[node.matrix.index]
-        comment = f"{name}, {node.features} rows of {node.tile.features}"
+        comment = f"{name}, {counted(node.features, 'row')} of {node.tile.features}"
         known = self._rounded.get(node.matrix.index)
         if not isinstance(known, Quantised):
             matrix = self.step.weights[node.matrix.index].mT

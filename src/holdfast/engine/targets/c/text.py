@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Table", "in_comment", "index_type", "number", "plain_name", "times"]
+__all__ = ["Table", "counted", "in_comment", "index_type", "number", "plain_name", "times"]
 
 WIDTH = 100
 _KINDS = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "uint16": "uint16_t", "uint32": "uint32_t"}
@@ -42,6 +42,16 @@ def plain_name(text: str) -> str:
         'recurrent_angles'
     """
     return "".join(c if c.isascii() and c.isalnum() else "_" for c in text)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def in_comment(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.engine.targets.c import Step, Unsupported, step_of
 from holdfast.errors import DataError, DTypeError, SettingError, ShapeError, UnsupportedError
@@ -29,6 +29,7 @@ from holdfast.train.metrics import Scores
 __all__ = ["CReport", "c"]
 
 CALIBRATED = 256  # sequences of a run's training split that scales are chosen by
+MOST_STEPS = 1_000_000  # of a split that int8 is scored on; it runs step by step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +210,7 @@ def _compared(
         try:
             splits = run.task.spec.splits
             on = "test" if "test" in splits else splits[-1]
-            return _scored(run, before, after, on)
+            return _scored(run, after, on)
         except DataError as error:
             on = f"the calibration data ({error})"
     if not batches:
@@ -235,16 +236,26 @@ def _classes(network: Network, answers: Tensor) -> Tensor:
     return answers.squeeze(-1) > 0 if network.answer == "binary" else answers.argmax(dim=-1)
 
 
-def _scored(run: Run, before: Simulated, after: Simulated, split: str) -> tuple[str, dict[str, float], list[str]]:
-    task, training = run.task, run.settings.training
-    carry, spec = training.carry_state and task.spec.contiguous, task.spec
-    metric, score = ("mse" if spec.metric == "loss" else spec.metric), {}
-    for kind, model in (("float32", before), ("int8", after)):
-        scores, state = Scores(spec.loss, spec.metric), None
+def _scored(run: Run, after: Simulated, split: str) -> tuple[str, dict[str, float], list[str]]:
+    task, training, spec = run.task, run.settings.training, run.task.spec
+    carry = training.carry_state and spec.contiguous
+    metric, score, seen = ("mse" if spec.metric == "loss" else spec.metric), {}, 0
+    models: dict[str, nn.Module] = {"float32": run.model, "int8": after}
+    scores, states = {kind: Scores(spec.loss, spec.metric) for kind in models}, dict.fromkeys(models)
+    on = split
+    with torch.no_grad():
         for batch in task.evaluation(split, training.batch):
-            answers, state = model(batch.inputs, batch.lengths, state if carry else None)
-            scores.add(answers.to(batch.targets.dtype) if batch.targets.is_floating_point() else answers, batch)
-        result = scores.result()
+            if seen > MOST_STEPS:
+                on = f"the first {seen:,} steps of {split}"
+                break
+            for kind, model in models.items():
+                answers, states[kind] = model(batch.inputs, batch.lengths, states[kind] if carry else None)
+                scores[kind].add(
+                    answers.to(batch.targets.dtype) if batch.targets.is_floating_point() else answers, batch
+                )
+            seen += batch.inputs.shape[0] * batch.inputs.shape[1]
+    for kind, one in scores.items():
+        result = one.result()
         score[kind] = result.get(metric, result["loss"])
     told = ", ".join(f"{value:.4f} in {kind}" for kind, value in score.items())
-    return metric, score, [f"{metric} on {split}: {told}"]
+    return metric, score, [f"{metric} on {on}: {told}"]
