@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench compat pages wheel clean
+.PHONY: help demo test check format bench device compat pages wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -14,10 +14,11 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  fix lint and formatting with ruff"
 	@echo "make bench   run all benchmarks; half an hour on an idle machine"
+	@echo "make device  run exported SGORNN, FastRNN and LSTM on an emulated Cortex-M4F (first trains them: 3 minutes)"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
 	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
 	@echo "make wheel   build the wheel into dist and test it in a new environment"
-	@echo "make clean   remove $(VENV), dist and the output of the demo"
+	@echo "make clean   remove $(VENV), dist and the output of demo and device"
 
 demo: $(VENV)/.installed-train
 	rm -rf demo-output
@@ -39,6 +40,9 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-dev
 	for it in benchmarks/*.py; do $(BIN)/python $$it || exit 1; done
 
+device: $(VENV)/.installed-train
+	$(BIN)/python tools/device/har.py
+
 compat: $(VENV)/.installed-dev
 	$(BIN)/python tools/compat.py $(COMPAT)
 
@@ -53,7 +57,7 @@ wheel:
 	PYTHON=$(PYTHON) sh tests/wheel.sh dist/holdfast-*.whl constraints.txt
 
 clean:
-	rm -rf $(VENV) build dist demo-output
+	rm -rf $(VENV) build dist demo-output device-output
 
 # One stamp per set of extras: a second `make test` installs nothing; a changed pyproject.toml does so once.
 $(VENV)/.installed-%: pyproject.toml constraints.txt

@@ -36,6 +36,7 @@ __all__ = [
     "ShapeError",
     "StateDictError",
     "UncheckedWarning",
+    "UnsupportedError",
     "one_of",
     "positive_number",
     "positive_size",
@@ -127,6 +128,15 @@ class NoBoundError(HoldfastError, NotImplementedError):
 
     Example:
         >>> issubclass(NoBoundError, NotImplementedError)
+        True
+    """
+
+
+class UnsupportedError(HoldfastError, NotImplementedError):
+    """A target of an export, or another machine, cannot do what a model asks for; the message names it.
+
+    Example:
+        >>> issubclass(UnsupportedError, NotImplementedError)
         True
     """
 

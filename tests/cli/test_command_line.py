@@ -19,6 +19,7 @@ OPTIONS = {
     "resume": "--debug --devices --json --quiet run",
     "evaluate": "--data --debug --json --split --which run",
     "predict": "--data --debug --out --which run",
+    "export": "--data --debug --force --int8 --name --to --which run",
     "sweep": "--cell --data --debug --json --quiet --root --run --sampler --scale --seed --set --storage --study-name "
     "--target --trials study",
     "study list": "--debug --json --root",

@@ -42,6 +42,7 @@ _EXTRAS = {
     "sqlalchemy": "sweep",
     "pyarrow": "data",
     "openpyxl": "data",
+    "onnx": "export",
 }
 
 

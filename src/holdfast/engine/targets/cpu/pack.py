@@ -19,6 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from holdfast.engine.program import tiles
 from holdfast.engine.program.schedule import Schedule, narrow_side, sides
+from holdfast.engine.program.turns import turn_tables
 from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.shape import Shape
@@ -176,19 +177,11 @@ _pair_tables = WeakIdKeyDictionary()  # permutations to (version, pairs, starts)
 
 
 def _pairs(permutations: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows turn together, in order, and where each feature starts. Note [Rotations in place], statements.py."""
+    """Which rows turn together, in order, and where each feature starts; kept while the permutations are the same."""
     known = _pair_tables.get(permutations)
     version = None if permutations.is_inference() else permutations._version
     if known is None or version is None or known[0] != version:
-        sublayers, size = permutations.shape
-        order, table = torch.arange(size), []
-        for j in range(sublayers):  # from the last sublayer to turn to the first
-            table.append(order.view(2, size // 2).mT)
-            before = torch.empty_like(order)
-            before[permutations[j]] = order
-            order = before
-        pairs = torch.stack(table[::-1]).contiguous() if table else torch.empty(0, size // 2, 2, dtype=torch.int64)
-        known = (version, pairs, order)
+        known = (version, *turn_tables(permutations))
         _pair_tables[permutations] = known
     return known[1], known[2]
 

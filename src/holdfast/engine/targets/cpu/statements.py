@@ -174,9 +174,7 @@ def _(node: Fold | Running, k: TileBuilder) -> None:
     k.loop(node.tile.features // node.size, group)
 
 
-# Note [Rotations in place]
-# Permutations cost nothing: a row stays where it is, and the table of pairs says which two rows turn together. Rows
-# are laid out so that after the last sublayer row p is feature p; ``starts`` says in which row feature f begins.
+# Note [Rotations in place]: program/turns.py
 
 
 def _turn(k: TileBuilder, node: Rotate | RotateBack, pair: Value) -> tuple[list[Value], Vec, Vec]:
