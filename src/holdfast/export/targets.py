@@ -42,7 +42,7 @@ class Target:
 TARGETS = {
     ".onnx": Target("onnx", "a server, a phone or a browser, with ONNX Runtime", frozenset({"name"})),
     ".c": Target("c", "a microcontroller: one C99 file and its header", frozenset({"name", "int8", "calibrate"})),
-    ".pt2": Target("torch_program", "Python or C++ with PyTorch, without Holdfast", fixed=(("decompose", True),)),
+    ".pt2": Target("torch_program", "Python with PyTorch, without Holdfast", fixed=(("decompose", True),)),
 }
 """Targets by the suffix of their file."""
 
