@@ -53,6 +53,41 @@ def test_a_run_on_a_task_is_exported_with_either_weights(command, trained, here)
         np.testing.assert_allclose(found, model(x.transpose(0, 1))[0].detach().numpy(), atol=1e-5)
 
 
+def test_a_run_becomes_a_file_of_c_and_its_header(command, own, here):
+    """In float and in int8, calibrated on a file; what C makes of them is in tests/export/test_c.py."""
+    run, data, _ = own
+    ran = command("export", run, "--to", "model.c")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "Wrote model.c and model.h"), ran.text
+    assert "Made by Holdfast" in (here / "model.c").read_text()
+    ran = command("export", run, "--to", "small.c", "--name", "waves", "--int8", "--data", data)
+    assert ran.code == 0, ran.text
+    assert "int8" in ran.out
+    assert "waves_step" in (here / "small.h").read_text()
+    ran = command("export", run, "--to", "other.c", "--name", "9 lives")
+    assert ran.code == 1
+    assert "C identifier" in ran.err
+    (here / "third.h").write_text("mine")
+    ran = command("export", run, "--to", "third.c")
+    assert ran.code == 1
+    assert "third.h exists and is kept; add --force" in ran.err
+    assert sorted(os.listdir(here)) == ["model.c", "model.h", "small.c", "small.h", "third.h"]
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, about its own
+def test_a_run_becomes_a_program_of_pytorch(command, own, here):
+    """Its inputs are those of the file of ONNX, and its answers those of the run."""
+    run, data, _ = own
+    ran = command("export", run, "--to", "model.pt2")
+    assert ran.code == 0, ran.text
+    assert "It runs without Holdfast." in ran.out
+    program, loaded = torch.export.load("model.pt2").module(), load_run(run)
+    flat = loaded.preparation.apply(data)
+    x = flat.inputs * torch.tensor(loaded.preparation.std) + torch.tensor(loaded.preparation.mean)
+    state = {"h_0": torch.zeros(1, len(x), 4)}
+    found = program(x.float(), flat.lengths, state)["probabilities"]
+    np.testing.assert_allclose(found.numpy(), loaded.predict_proba(data), atol=1e-5)
+
+
 @pytest.mark.slow
 def test_every_test_window_of_har_gets_the_same_class(command, here):
     """Train, export and evaluate by the command line; then the accuracy of ONNX Runtime on all 2,947 windows."""
@@ -77,6 +112,41 @@ def test_every_test_window_of_har_gets_the_same_class(command, here):
     assert total == 2947
     assert right / total == pytest.approx(scored, abs=1e-9)
     assert len(labels) == 6
+
+
+def test_a_model_of_text_comes_with_its_vocabulary(command, here):
+    """Tokens in, a score for every next token, one token per call."""
+    for split in ("train", "valid", "test"):
+        (here / f"ptb.{split}.txt").write_text("a rose is a rose\nis a rose\n" * 12)
+    words = [
+        "--set",
+        f"task.folder={here}",
+        "--set",
+        "task.window=5",
+        "--hidden",
+        4,
+        "--batch",
+        2,
+        "--updates",
+        2,
+        "-q",
+    ]
+    ran = command("train", "ptb", "--cell", "fastrnn", *words, "--run", "r")
+    assert ran.code == 0, ran.text
+    assert command("export", "r", "--to", "text.onnx").code == 0
+    runtime, run = session("text.onnx"), load_run("r")
+    tokens = json.loads(runtime.get_modelmeta().custom_metadata_map["vocabulary"])
+    assert tuple(tokens) == run.task.vocabulary.tokens
+    x = torch.tensor([[tokens.index(word) for word in ["a", "rose", "is", "a", "rose", "is"]]])  # (1, time)
+    with torch.no_grad():
+        expected = run.model(x.mT)[0].transpose(0, 1).numpy()
+    whole = runtime.run(["output"], {"x": x.numpy()})[0]
+    np.testing.assert_allclose(whole, expected, atol=1e-5)
+    feed = {}
+    for t in range(x.shape[1]):
+        step, h_n = runtime.run(["output", "h_n"], {"x": x[:, t : t + 1].numpy(), **feed})
+        np.testing.assert_allclose(step, whole[:, t : t + 1], atol=1e-5)
+        feed = {"h_0": h_n}
 
 
 def test_an_existing_file_is_kept_unless_forced(command, trained, here):
@@ -127,12 +197,11 @@ def test_a_folder_that_is_not_a_run_is_told(command, here):
     assert os.listdir(here) == []
 
 
-def test_a_cell_without_a_form_in_onnx_is_named(command, tiny, here):
-    words = [*tiny[:6], "--cell", "rrnn-gru", "--hidden", 4, "--batch", 4, "--updates", 1, "-q", "--run", "r"]
-    assert command("train", "addition", *words).code == 0
+def test_a_model_without_a_form_in_onnx_is_named(command, tiny, here):
+    assert command("train", "addition", *tiny, "--set", "cell.context=2", "--updates", 1, "--run", "r").code == 0
     ran = command("export", "r", "--to", "model.onnx")
     assert ran.code == 1
-    assert "got RRNNGRU, which chooses its operators" in ran.err
+    assert "expects a recurrent model, got one that was truncated" in ran.err
     assert not (here / "model.onnx").exists()
 
 

@@ -90,6 +90,27 @@ def test_a_run_says_its_columns_its_scale_and_its_labels(tmp_path, target):
         np.testing.assert_allclose(network.target_mean, run.preparation.target_mean, rtol=1e-6)
 
 
+def test_a_run_of_a_reservoir_is_standardised_once(tmp_path):
+    """Its data are standardised before the reservoir does so again: one scale stands for both."""
+    (tmp_path / "mine.csv").write_text(
+        "id,x,y\n" + "\n".join(f"{c},{c % 2 * s + 50},{c % 2}" for c in range(9) for s in range(4))
+    )
+    options = {"train.epochs": 1, "cell.hidden_size": 4, "task.sequence": "id"}
+    chosen = choose(Request(data=tmp_path / "mine.csv", target=("y",), options=options))
+    train_run(chosen.settings[0], tmp_path / "run", task=chosen.tasks[0], progress=False)
+    run = load_run(tmp_path / "run")
+    reservoir = holdfast.Reservoir(1, steps=4, units=2)
+    reservoir.mean.fill_(0.3)
+    reservoir.scale.copy_(torch.tensor([2.0, 0.5]))
+    run.model = ReservoirModel(reservoir, outputs=run.preparation.spec().output_size)
+    network, ready = network_of(run), run.preparation.apply(tmp_path / "mine.csv").inputs
+    x = ready * torch.tensor(run.preparation.std) + torch.tensor(run.preparation.mean)
+    u = reservoir._inputs(ready, torch.full((9,), 4)).transpose(0, 1)
+    level, change = (x - network.mean) / network.scale, x.diff(dim=1, prepend=x[:, :1]) / network.change
+    torch.testing.assert_close(torch.cat([level, change], dim=2), u, rtol=1e-4, atol=1e-4)
+    assert network.answer in ("classes", "numbers")
+
+
 @pytest.mark.parametrize(
     ("model", "named"),
     [

@@ -20,6 +20,7 @@ from holdfast.errors import MissingExtraError, SettingError
 from holdfast.estimators.readout import fit_reservoir
 from holdfast.export import network_of, onnx_model
 from holdfast.export import onnx as export_onnx
+from holdfast.export.module import NetworkModule
 from holdfast.train import SequenceModel
 
 KINDS = {
@@ -111,6 +112,32 @@ def test_a_stream_of_single_steps_is_the_whole_sequence(kind):
         assert_close(torch.cat(outputs), whole["output"])
         for name, entry in zip(names, state, strict=True):
             assert_close(entry, whole[name])
+
+
+class Pooled(nn.Module):
+    """The mean, the last and the largest output over the true steps, and a linear map of them."""
+
+    def __init__(self, rnn, features, outputs):
+        super().__init__()
+        self.rnn, self.linear = rnn, nn.Linear(3 * features, outputs)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
+        output, last = self.rnn(packed)
+        hs = [one[:n] for one, n in zip(nn.utils.rnn.pad_packed_sequence(output)[0].unbind(1), lengths, strict=True)]
+        mean, highest = (torch.stack([pool(one) for one in hs]) for pool in (lambda h: h.mean(0), lambda h: h.amax(0)))
+        return self.linear(torch.cat([mean, torch.cat(tuple(last[-2:]), dim=1), highest], dim=1))
+
+
+@pytest.mark.parametrize("kind", [holdfast.GRUCell, holdfast.FastRNNCell])
+def test_a_readout_of_outputs_that_are_pooled_over_time(kind):
+    rnn = holdfast.Recurrent(kind, 3, 4, 2, bidirectional=True, backend="reference")
+    model = in_float32(Pooled(rnn, 8, 2))
+    x = torch.randn(7, 3, 3, dtype=torch.float32) - 1  # states below 0, so that padding would be the largest
+    found = answers(exported(model), x, LENGTHS)
+    assert list(found) == ["output"]
+    assert_close(found["output"], model(x, LENGTHS))
+    assert_close(NetworkModule(network_of(model))(x, LENGTHS, {})["output"].double(), model(x, LENGTHS))
 
 
 def test_a_reservoir_and_its_linear_readout():

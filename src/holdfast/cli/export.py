@@ -49,7 +49,7 @@ def export(
     [bold].c[/bold]: a microcontroller. One C99 file and its header,
     without allocation. One step per call.
 
-    [bold].pt2[/bold]: Python or C++ with PyTorch, through torch.export.
+    [bold].pt2[/bold]: Python with PyTorch alone, through torch.export.
 
     The file takes numbers in the units of the training data. It holds the
     standardisation and the names of columns and classes. In Python with

@@ -4,5 +4,18 @@ from holdfast.export.network import Network, Provenance, Readout, Row, network_o
 from holdfast.export.report import Report
 from holdfast.export.to_c import CReport, c
 from holdfast.export.to_onnx import onnx, onnx_model
+from holdfast.export.to_torch import torch_program
 
-__all__ = ["CReport", "Network", "Provenance", "Readout", "Report", "Row", "c", "network_of", "onnx", "onnx_model"]
+__all__ = [
+    "CReport",
+    "Network",
+    "Provenance",
+    "Readout",
+    "Report",
+    "Row",
+    "c",
+    "network_of",
+    "onnx",
+    "onnx_model",
+    "torch_program",
+]

@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.engine.targets.c import in_comment
 from holdfast.export.network import Network
 
-__all__ = ["header_text", "step_head"]
+__all__ = ["doc", "header_text", "step_head"]
 
 
 def header_text(network: Network, name: str, file: Path, fields: list[tuple[str, int, str]], state: int) -> str:
@@ -37,7 +37,7 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
     declared = [
         f"/* Puts the state where a sequence starts. */\nvoid {name}_init({name}_state *state);",
         f"void {name}_reset({name}_state *state);",
-        _doc(_step_text(network)) + f"\n{step_head(network, name)};",
+        doc(_step_text(network)) + f"\n{step_head(network, name)};",
     ]
     if network.labels:
         declared.insert(0, f"extern const char *const {name}_labels[{upper}_CLASSES];")
@@ -50,7 +50,7 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
         )
     return "\n".join(
         [
-            _doc("\n".join([f"{file.name}: a recurrent network, one step at a time.", "", *about])),
+            doc("\n".join([f"{file.name}: a recurrent network, one step at a time.", "", *about])),
             "",
             f"#ifndef {upper}_H",
             f"#define {upper}_H",
@@ -114,7 +114,7 @@ def step_head(network: Network, name: str) -> str:
     return f"void {name}_step({name}_state *state, const float *x, float *y)"
 
 
-def _doc(text: str) -> str:
+def doc(text: str) -> str:
     """A comment; lines that start with spaces are kept as they are."""
     lines = []
     for line in map(in_comment, text.splitlines()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.targets.c import Code, Quantised, Step, Table, counted, emit, helper_text, number
-from holdfast.export.c_header import header_text, step_head
+from holdfast.export.c_header import doc, header_text, step_head
 from holdfast.export.network import Network
 from holdfast.export.quantise import Matrices
 
@@ -99,8 +99,8 @@ class _Writer:
         state = 4 * sum(count for _, count, _ in self.fields) + (4 if self.pooled else 0)
         upper = self.name.upper()
         source = [
-            f"/* See {self.header.name}. */\n\n#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n"
-            f'\n#include "{self.header.name}"',
+            doc(f"{self.network.provenance.sentence} See {self.header.name}."),
+            f'#include <math.h>\n#include <stddef.h>\n#include <stdint.h>\n\n#include "{self.header.name}"',
             "/* Fails to compile where a float does not have 4 bytes. */\n"
             f"typedef char {self.name}_state_bytes_check[sizeof({self.name}_state) == {upper}_STATE_BYTES ? 1 : -1];",
             *([labels] if labels else []),

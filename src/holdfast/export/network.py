@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import datetime
+import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from holdfast.runs.load import Run, load_run
 from holdfast.stability import Truncated
 from holdfast.train.model import SequenceModel
 
-__all__ = ["Network", "Provenance", "Readout", "Row", "check_cell", "network_of", "of_reservoir"]
+__all__ = ["Network", "Provenance", "Readout", "Row", "check_cell", "metadata", "network_of", "of_reservoir"]
 
 Answer = Literal["classes", "binary", "numbers", "states"]
 
@@ -62,7 +63,8 @@ class Readout:
     Args:
         weight, bias: (outputs, features), and (outputs,) or None. Of float64 for a reservoir, else of float32.
         over: what it reads: "last", the last state's output of each direction of the last layer; "every" step's
-            output; or the "summary" of a reservoir, ``PooledCell.features`` of all rows side by side.
+            output; "pooled", the mean, the last and the largest output of the last layer, over the steps that count;
+            or the "summary" of a reservoir, ``PooledCell.features`` of all rows side by side.
         direct: it reads u_t of (1) behind the output.
         mean, scale: what features are standardised with before, (features,); None for a trained network.
 
@@ -74,7 +76,7 @@ class Readout:
 
     weight: Tensor
     bias: Tensor | None
-    over: Literal["last", "every", "summary"]
+    over: Literal["last", "every", "pooled", "summary"]
     direct: bool = False
     mean: Tensor | None = None
     scale: Tensor | None = None
@@ -128,6 +130,7 @@ class Network:
         labels: the classes' names, in the order of the outputs; () if they have none.
         columns: the inputs' names; () if they have none.
         targets: the outputs' names, for numbers; () if they have none.
+        vocabulary: what the tokens are, in the order of their indices; () if that is not known.
         batch_first: whether the model that this was made of takes (batch, time, ...), instead of (time, batch, ...).
         provenance: what made this.
 
@@ -151,6 +154,7 @@ class Network:
     labels: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
     batch_first: bool = False
 
     @property
@@ -175,14 +179,20 @@ class Network:
         """Whether there is an answer at every step, instead of one per sequence."""
         return self.change is None if self.readout is None else self.readout.over == "every"
 
+    @property
+    def resumes(self) -> bool:
+        """Whether a call can continue another: not if the answer needs more of the steps before than their state."""
+        return self.change is None and (self.readout is None or self.readout.over != "pooled")
+
 
 def network_of(model: Any) -> Network:
     """What ``model`` is, for an exporter.
 
     Args:
         model: a layer (``Recurrent`` and all named ones, ``torch.nn.RNN``, ``LSTM`` or ``GRU``), a ``Cell``, a
-            ``holdfast.train.SequenceModel``, a ``Reservoir`` or a model with a linear readout of one, a run as
-            ``holdfast.load_run`` returns it, its folder, or a ``Network``. Dropout and random starts are off.
+            ``holdfast.train.SequenceModel``, a ``Reservoir`` or a model with a linear readout of one, a model with
+            ``rnn`` and ``linear`` over its pooled outputs, a run as ``holdfast.load_run`` returns it, its folder, or a
+            ``Network``. Dropout and random starts are off.
 
     Raises:
         UnsupportedError: a model of another kind, RRNN's choices, and a truncated model.
@@ -198,12 +208,16 @@ def network_of(model: Any) -> Network:
         model = load_run(model)
     if isinstance(model, Run):
         return _of_run(model)
+    # Models that a run may hold. A kind that is new to runs gets its line here.
     if isinstance(model, Reservoir):
         return of_reservoir(model)
     if isinstance(getattr(model, "reservoir", None), Reservoir):  # a linear readout of its features
         return of_reservoir(model.reservoir, model)
     if isinstance(model, SequenceModel):
-        return _of_model(model)
+        over = "every" if model.every_step else "last"
+        return _of_model(model.rnn, model.readout, over, model.embedding, model.direct)
+    if isinstance(linear := getattr(model, "linear", None), nn.Linear) and hasattr(model, "rnn"):
+        return _of_model(model.rnn, linear, "pooled")
     if isinstance(model, nn.RNNBase):
         model = from_torch(model)
     if isinstance(model, Cell):
@@ -241,6 +255,32 @@ def of_reservoir(reservoir: Reservoir, readout: Any = None, **known: Any) -> Net
     return Network((tuple(rows),), kept.input_size, _provenance((tuple(rows),)), **(fields | known))
 
 
+def metadata(network: Network) -> dict[str, str]:
+    """What a file says about itself, as text: lists are JSON.
+
+    Example:
+        >>> metadata(network_of(holdfast.GRU(3, 5)))["axes"]
+        'time, batch'
+    """
+    made, shape = network.provenance, "batch, time" if network.batch_first else "time, batch"
+    steps = "one per step" if network.every_step else "one per sequence"
+    return {
+        "made_by": made.sentence,
+        "holdfast_version": made.version,
+        "created": made.created,
+        "cells": made.cells,
+        "run": made.run,
+        "weights": made.weights,
+        "axes": shape,
+        "answer": network.answer,
+        "answers": steps,
+        "columns": json.dumps(network.columns, ensure_ascii=False),
+        "labels": json.dumps(network.labels, ensure_ascii=False),
+        "targets": json.dumps(network.targets, ensure_ascii=False),
+        "vocabulary": json.dumps(network.vocabulary, ensure_ascii=False),
+    }
+
+
 @torch.no_grad()
 def check_cell(cell: Cell) -> None:
     """Refuse a drive that mixes steps, since a graph's step sees one alone, and weights that are drawn every time.
@@ -265,41 +305,47 @@ def check_cell(cell: Cell) -> None:
         )
 
 
-def _of_model(model: SequenceModel) -> Network:
-    layers = _layers(model.rnn)
-    readout = Readout(
-        _plain(model.readout.weight),
-        None if model.readout.bias is None else _plain(model.readout.bias),
-        "every" if model.every_step else "last",
-        model.direct,
-    )
-    embedding = None if model.embedding is None else _plain(model.embedding.weight)
-    size = layers[0][0].cell.input_size if embedding is None else len(embedding)
-    # time first whatever its layer says: that is how a SequenceModel reads
-    return Network(layers, size, _provenance(layers), embedding=embedding, readout=readout, answer="numbers")
+def _of_model(
+    rnn: Any,
+    linear: nn.Linear,
+    over: Literal["last", "every", "pooled"],
+    embedding: nn.Embedding | None = None,
+    direct: bool = False,
+) -> Network:
+    layers = _layers(rnn)
+    readout = Readout(_plain(linear.weight), None if linear.bias is None else _plain(linear.bias), over, direct)
+    table = None if embedding is None else _plain(embedding.weight)
+    size = layers[0][0].cell.input_size if table is None else len(table)
+    # time first whatever its layer says: that is how these models read
+    return Network(layers, size, _provenance(layers), embedding=table, readout=readout, answer="numbers")
 
 
 def _of_run(run: Run) -> Network:
-    network = _of_model(run.model)
+    network = network_of(run.model)
     where = {"run": run.folder.resolve().name, "weights": run.which}
     fields: dict[str, Any] = {"provenance": dataclasses.replace(network.provenance, **where), "batch_first": True}
     if run.stored is None:
         spec = run.task.spec
         kinds: dict[str, Answer] = {"cross_entropy": "classes", "binary_cross_entropy": "binary", "mse": "numbers"}
+        fields["vocabulary"] = () if run.task.vocabulary is None else run.task.vocabulary.tokens
         return dataclasses.replace(network, **fields, answer=kinds[spec.loss], labels=tuple(spec.classes))
     prepared = run.stored.preparation
     masked = len(prepared.masked)  # their ones and zeros are not standardised
-    fields["mean"] = torch.tensor([*prepared.mean, *[0.0] * masked], dtype=torch.float32)
-    fields["scale"] = torch.tensor([*prepared.std, *[1.0] * masked], dtype=torch.float32)
+    mean = torch.tensor([*prepared.mean, *[0.0] * masked], dtype=torch.float64)
+    scale = torch.tensor([*prepared.std, *[1.0] * masked], dtype=torch.float64)
+    if network.mean is not None and network.scale is not None and network.change is not None:
+        fields["change"] = (network.change * scale).float()  # a reservoir standardises what is standardised already
+        mean, scale = mean + network.mean * scale, scale * network.scale
+    fields["mean"], fields["scale"] = mean.float(), scale.float()
     fields["columns"] = *prepared.columns.channels, *(f"{name} is missing" for name in prepared.masked)
     if prepared.classes:
         return dataclasses.replace(network, **fields, answer="classes", labels=prepared.classes)
-    mean, scale, targets = prepared.target_mean, prepared.target_std, prepared.columns.target
+    centre, spread, targets = prepared.target_mean, prepared.target_std, prepared.columns.target
     if prepared.kind == "next-step":
         count = len(prepared.columns.features)
-        mean, scale, targets = prepared.mean[:count], prepared.std[:count], prepared.columns.channels[:count]
-    fields["target_mean"] = torch.tensor(mean, dtype=torch.float32)
-    fields["target_scale"] = torch.tensor(scale, dtype=torch.float32)
+        centre, spread, targets = prepared.mean[:count], prepared.std[:count], prepared.columns.channels[:count]
+    fields["target_mean"] = torch.tensor(centre, dtype=torch.float32)
+    fields["target_scale"] = torch.tensor(spread, dtype=torch.float32)
     return dataclasses.replace(network, **fields, targets=targets)
 
 

@@ -10,22 +10,13 @@ from torch import Tensor
 
 from holdfast.engine.targets.onnx.graph import Graph, Value
 from holdfast.engine.targets.onnx.rows import Sequence, write_row
+from holdfast.export.module import state_names
 from holdfast.export.network import Network, Readout
 
-__all__ = ["state_names", "write_network"]
+__all__ = ["write_network"]
 
 ANY_LENGTH = 2**31 - 1  # all steps count
 FLOAT, INT64, DOUBLE = TensorProto.FLOAT, TensorProto.INT64, TensorProto.DOUBLE
-
-
-def state_names(entries: int) -> list[str]:
-    """Names h and c, then s2, s3, ...: entry k of the state is read as ``NAME_0`` and written as ``NAME_n``.
-
-    Example:
-        >>> state_names(3)
-        ['h', 'c', 's2']
-    """
-    return ["h", "c", *(f"s{index}" for index in range(2, entries))][:entries]
 
 
 def write_network(network: Network, name: str, optional_inputs: bool = True) -> GraphProto:
@@ -48,7 +39,7 @@ class _Writer:
         self.defaults: list[TensorProto] = []
         self.outputs: list[Any] = []
         self.axes = ["batch", "time"] if network.batch_first else ["time", "batch"]
-        self.resumes = network.change is None  # a difference to the step before needs that step
+        self.reads_outputs = network.every_step or (network.readout is not None and network.readout.over == "pooled")
 
     def graph_named(self, name: str) -> GraphProto:
         raw = self._x()
@@ -59,7 +50,7 @@ class _Writer:
         outputs, last = self._layers(u)
         answers = self._answers(u, outputs, last)
         self._give(answers)
-        if self.resumes:
+        if self.network.resumes:
             for index, word in enumerate(state_names(len(last[0]))):
                 rows = [self.g.op("Unsqueeze", state[index], self.g.whole(0)) for state in last]
                 dims = [len(rows), "batch", self.network.state_sizes[index]]
@@ -108,7 +99,7 @@ class _Writer:
         for index, word in enumerate(state_names(len(rows[0].start))):
             default = np.stack([row.start[index].detach().numpy() for row in rows])[:, None]  # (rows, 1, size)
             size = default.shape[2]
-            if self.resumes:
+            if self.network.resumes:
                 given = self._input(f"{word}_0", FLOAT, [len(rows), "batch or 1", size], default)
             else:
                 given = g.constant(default)
@@ -124,11 +115,12 @@ class _Writer:
         """(3): the last layer's outputs, if they are read, and the last state of every row."""
         g, net, starts, last = self.g, self.network, self._starts(), list[list[Value]]()
         counted = g.op("Range", g.constant(np.array(0, np.int64)), g.op("Squeeze", self.steps), g.constant(np.int64(1)))
-        alive = g.op("Less", g.op("Unsqueeze", counted, g.whole(1, 2)), g.op("Unsqueeze", self.lengths, g.whole(0, 2)))
+        ends = g.op("Unsqueeze", self.lengths, g.whole(0, 2))
+        self.alive = g.op("Less", g.op("Unsqueeze", counted, g.whole(1, 2)), ends)  # (time, batch, 1)
         xs: Value | None = u
         for depth, layer in enumerate(net.layers):
             assert xs is not None
-            read, needed = Sequence(xs, self.lengths, alive), depth + 1 < len(net.layers) or net.every_step
+            read, needed = Sequence(xs, self.lengths, self.alive), depth + 1 < len(net.layers) or self.reads_outputs
             made = []
             for row in layer:
                 state = starts[len(last)]
@@ -150,6 +142,8 @@ class _Writer:
             features = outputs
         else:
             features = g.concat([state[0] for state in last[-len(net.layers[-1]) :]], axis=1)
+        if outputs is not None and not net.every_step:
+            features = self._pooled(outputs, features)
         if net.readout is None:
             return features
         if net.readout.direct:
@@ -175,6 +169,13 @@ class _Writer:
         samples = g.op("Range", zero, g.op("Squeeze", self.batch), one)
         at = [g.op("Unsqueeze", part, g.whole(1)) for part in (g.op("Sub", self.lengths, one), samples)]
         return g.op("GatherND", u, g.concat(at, axis=1))
+
+    def _pooled(self, outputs: Value, end: Value) -> Value:
+        """The mean, the last and the largest output over the steps that count; outputs behind them are zero."""
+        g, steps = self.g, self.g.op("Unsqueeze", self.g.cast(self.lengths, FLOAT), self.g.whole(1))
+        mean = g.op("ReduceSum", outputs, g.whole(0), keepdims=0) / steps
+        counted = g.where(self.alive, outputs, float("-inf"))
+        return g.concat([mean, end, g.op("ReduceMax", counted, g.whole(0), keepdims=0)], axis=1)
 
     def _summary(self, last: list[list[Value]]) -> Value:
         """``PooledCell.features`` of all rows side by side."""

@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.errors import SettingError
 from holdfast.files import whole_file
 
-__all__ = ["Report", "write_new"]
+__all__ = ["Report", "check_new", "write_new"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,13 +48,7 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
         Traceback (most recent call last):
         holdfast.errors.SettingError: ...model.c exists and is kept; pass force=True to overwrite it, or choose...
     """
-    for path in contents:
-        if path.is_dir():
-            raise SettingError(f"{path} is a folder; an export expects the name of a file to write.")
-        if path.exists() and not force:
-            raise SettingError(f"{path} exists and is kept; pass force=True to overwrite it, or choose another name.")
-        if not path.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+    check_new(contents, force=force)
     path = None
     try:
         with contextlib.ExitStack() as stack:  # all bytes are on the disk before the first file takes its name
@@ -65,3 +60,20 @@ def write_new(contents: dict[Path, bytes | str], *, force: bool = False) -> tupl
     except OSError as error:  # a full disk does not say which file it was
         raise OSError(error.errno, error.strerror or str(error), str(path)) from error
     return tuple(contents)
+
+
+def check_new(paths: Iterable[Path], *, force: bool = False) -> None:
+    """Raise what ``write_new`` would, before the work that makes the contents.
+
+    Example:
+        >>> check_new([Path("no-such-folder/model.c")])
+        Traceback (most recent call last):
+        FileNotFoundError: [Errno 2] No such file or directory: 'no-such-folder'
+    """
+    for path in paths:
+        if path.is_dir():
+            raise SettingError(f"{path} is a folder; an export expects the name of a file to write.")
+        if path.exists() and not force:
+            raise SettingError(f"{path} exists and is kept; pass force=True to overwrite it, or choose another name.")
+        if not path.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))

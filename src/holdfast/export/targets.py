@@ -26,6 +26,7 @@ class Target:
         function: its name in ``holdfast.export``: called with a model, a path, ``force`` and the options.
         use: when to choose it, in a few words.
         options: the ones it takes, by the words of ``export_run``.
+        fixed: options that a command always gives.
 
     Example:
         >>> TARGETS[".onnx"].function
@@ -35,12 +36,13 @@ class Target:
     function: str
     use: str
     options: frozenset[str] = frozenset()
+    fixed: tuple[tuple[str, Any], ...] = ()
 
 
 TARGETS = {
     ".onnx": Target("onnx", "a server, a phone or a browser, with ONNX Runtime", frozenset({"name"})),
     ".c": Target("c", "a microcontroller: one C99 file and its header", frozenset({"name", "int8", "calibrate"})),
-    ".pt2": Target("torch_program", "Python or C++ with PyTorch, without Holdfast"),
+    ".pt2": Target("torch_program", "Python with PyTorch, without Holdfast", fixed=(("decompose", True),)),
 }
 """Targets by the suffix of their file."""
 
@@ -92,7 +94,7 @@ def export_run(
     if calibrate is not None and not int8:
         raise SettingError("--data is for choosing the scales of int8; add --int8, or leave --data out.")
     try:
-        run = load_run(folder, which)
+        run, options = load_run(folder, which), options | dict(target.fixed)
         return getattr(importlib.import_module("holdfast.export"), target.function)(run, to, force=force, **options)
     except SettingError as error:
         raise SettingError(str(error).replace("pass force=True", "add --force")) from None

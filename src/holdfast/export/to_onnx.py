@@ -10,13 +10,12 @@ and warns about each when it opens the file.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import MissingExtraError, UnsupportedError
-from holdfast.export.network import Network, check_cell, network_of
-from holdfast.export.report import Report, write_new
+from holdfast.export.network import Network, check_cell, metadata, network_of
+from holdfast.export.report import Report, check_new, write_new
 
 __all__ = ["IR_VERSION", "OPSET", "onnx", "onnx_model"]
 
@@ -58,6 +57,7 @@ def onnx(
         True
     """
     path, network = Path(path), network_of(model)
+    check_new([path], force=force)  # before the work
     made = onnx_model(network, name or network.provenance.run or path.stem, optional_inputs=optional_inputs)
     if (size := made.ByteSize()) > _LARGEST:
         raise UnsupportedError(f"An ONNX file holds at most 2 GiB, got {size:,} bytes; use a smaller embedding.")
@@ -96,28 +96,9 @@ def onnx_model(network: Network, name: str = "model", *, optional_inputs: bool =
         opset_imports=[library.helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
     )
-    library.helper.set_model_props(made, _metadata(network))
+    library.helper.set_model_props(made, metadata(network))
     library.checker.check_model(made, full_check=True)
     return made
-
-
-def _metadata(network: Network) -> dict[str, str]:
-    made, shape = network.provenance, "batch, time" if network.batch_first else "time, batch"
-    steps = "one per step" if network.every_step else "one per sequence"
-    return {
-        "made_by": made.sentence,
-        "holdfast_version": made.version,
-        "created": made.created,
-        "cells": made.cells,
-        "run": made.run,
-        "weights": made.weights,
-        "axes": shape,
-        "answer": network.answer,
-        "answers": steps,
-        "columns": json.dumps(network.columns, ensure_ascii=False),
-        "labels": json.dumps(network.labels, ensure_ascii=False),
-        "targets": json.dumps(network.targets, ensure_ascii=False),
-    }
 
 
 def _described(value: Any) -> str:
