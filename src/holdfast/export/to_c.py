@@ -150,7 +150,7 @@ def _steps(network: Network) -> list[Step]:
         except Unsupported as error:
             raise UnsupportedError(
                 f"export.c cannot write {type(row.cell).__name__} in C: {error}. Write its step with operators that "
-                "docs/usage/cells.md lists, or export to ONNX."
+                "docs/theory/scan-engine.md lists, or export to ONNX."
             ) from None
     return steps
 
