@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench compat pages wheel clean
+.PHONY: help demo test check format bench compat pages docs docs-serve wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make bench   run all benchmarks; half an hour on an idle machine"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
 	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
+	@echo "make docs    build the site into build/docs; make docs-serve opens it on http://localhost:8000"
 	@echo "make wheel   build the wheel into dist and test it in a new environment"
 	@echo "make clean   remove $(VENV), dist and the output of the demo"
 
@@ -44,6 +45,13 @@ compat: $(VENV)/.installed-dev
 
 pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/pages.py
+
+docs: $(VENV)/.installed-docs
+	PYTHONPATH=tools $(BIN)/python -m website
+
+docs-serve: docs
+	@echo "The site is on http://localhost:8000. Ctrl-C ends it."
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory build/docs
 
 # Built, installed and used as by someone without the clone: in an environment and a folder of its own.
 wheel:

@@ -88,7 +88,7 @@ def test_an_rrnn_gives_its_paper(kind):
 
 
 @pytest.mark.parametrize(
-    "recurrent, key", [("exp", "lezcano2019"), ("cayley", "helfrich2018"), ("householder", "mhammedi2017")]
+    ("recurrent", "key"), [("exp", "lezcano2019"), ("cayley", "helfrich2018"), ("householder", "mhammedi2017")]
 )
 def test_an_orthogonal_map_gives_its_own_paper(recurrent, key):
     keys = _keys(cite(holdfast.SGORNN(3, 4, recurrent=recurrent)))

@@ -74,10 +74,10 @@ def cite(*things: Any) -> BibTeX:
 
 
 def references_in(docstring: str) -> list[str]:
-    """The keys of the papers that a docstring names; a line that fits no entry raises ``KeyError``.
+    r"""The keys of the papers that a docstring names; a line that fits no entry raises ``KeyError``.
 
     Example:
-        >>> references_in("A cell.\\n\\nReferences:\\n    Elman (1990), Finding structure in time.\\n")
+        >>> references_in("A cell.\n\nReferences:\n    Elman (1990), Finding structure in time.\n")
         ['elman1990']
     """
     section = re.search(r"^References:\n((?:[ \t]+\S.*\n?)+)", inspect.cleandoc(docstring), re.MULTILINE)
