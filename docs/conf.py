@@ -43,3 +43,4 @@ pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
+html_favicon = str(Path(__file__).parent / "_static" / "mark.svg")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import shutil
 import sys
 import tempfile
 import threading
@@ -61,14 +62,19 @@ def served() -> tuple[http.server.ThreadingHTTPServer, str]:
 
 def browser(profile: str) -> Any:
     """Chromium, with its console recorded."""
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ModuleNotFoundError:
+        raise SystemExit("selenium is not installed; run: pip install selenium") from None
+    path = shutil.which("chromedriver")
+    if path is None:
+        raise SystemExit("chromedriver is not installed (Debian: apt install chromium-driver).")
     options = webdriver.ChromeOptions()
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    return webdriver.Chrome(options=options, service=Service(path))
 
 
 def contrast(first: str, second: str) -> float:

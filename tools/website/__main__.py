@@ -5,6 +5,7 @@ Warnings are errors. The source is in build/site, the site in build/docs.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import PurePosixPath
@@ -33,6 +34,8 @@ def main() -> int:
     done = subprocess.run([sys.executable, "-m", "sphinx", "-b", "html", *words])
     if done.returncode == 0:
         print(f"The site is in {SITE.relative_to(ROOT)}; make docs-serve opens it.")
+    else:
+        shutil.rmtree(DOCTREES, ignore_errors=True)  # or the next build would not repeat the warnings of this one
     return done.returncode
 
 

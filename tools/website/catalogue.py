@@ -16,6 +16,7 @@ from website.links import ROOT
 
 __all__ = ["catalogue_pages"]
 
+METHODS = ("RRNN", "Path-SGD", "SGORNN", "stable recurrence", "max-affine splines")
 LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU")
 FAILS = {  # claims of studies that show where a cell falls short: (study, claim)
     "VPRNN": [("s3/addition", "VPRNN stays at the baseline at T = 5000")],
@@ -64,7 +65,7 @@ def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str]
             "Traced from the code that runs. *drive* is the part that depends on the input alone, W x + b.",
             f'```{{raw}} html\n<div style="overflow-x: auto">{dataflow(small)}</div>\n```',
         ]
-    parts += ["## Guarantee", f"{row[1]}." if row[1] else "None beyond the equation."]
+    parts += ["## Guarantee", f"{_sentence(row[1])}." if row[1] else "None beyond the equation."]
     parts += ["## Size", f"{size:,} parameters with 2 inputs and H = 128, without a readout."]
     parts += ["## Speed", _speed(name)]
     if name in FAILS:
@@ -86,6 +87,10 @@ def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str]
     return "\n\n".join(parts) + "\n"
 
 
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] if text[0].isascii() else text
+
+
 def _cell(layer: str) -> str:
     return "LinearCell" if layer == "LinearRNN" else f"{layer}Cell"
 
@@ -100,6 +105,7 @@ def _equations(docstring: str) -> list[str]:
     for block in docstring.split("\n\n")[1:]:
         indented = all(line.startswith("  ") for line in block.splitlines())
         text = re.sub(r" ?Symbols: docs/notation.md.", "", block.replace("``", "`"))
+        text = re.sub(r"\bS([1-5])\b", lambda it: f"{METHODS[int(it[1]) - 1]} (S{it[1]})", text, count=1)
         made.append(f"```text\n{inspect.cleandoc(block)}\n```" if indented else text)
     return made
 

@@ -32,6 +32,7 @@ CARDS = {
     "results": ("Results", "Every claim of every study, met or not."),
     "api/index": ("API reference", "Every public name, with types and source."),
 }
+TITLES = {"reference": "All names on one page", "differences": "Differences from the papers"}  # shorter in the sidebar
 BEGIN, END = "<!-- contents -->", "<!-- end of contents -->"
 
 
@@ -83,7 +84,8 @@ def _with_folder(page: str, folder: str, more: str, pages: list[str]) -> Callabl
 
 def _tree(names: list[str], caption: str = "") -> str:
     head = f":caption: {caption}\n" if caption else ""
-    return "```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(names) + "\n```\n"
+    lines = [f"{TITLES[it]} <{it}>" if it in TITLES else it for it in names]
+    return "```{toctree}\n:hidden:\n" + head + "\n" + "\n".join(lines) + "\n```\n"
 
 
 def _card(page: str, title: str, text: str) -> str:

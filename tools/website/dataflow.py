@@ -127,7 +127,8 @@ def _places(labels: dict[int, str], edges: list[tuple[int, int]]) -> dict[int, t
 def _box(place: tuple[float, float], text: str, *, round: bool) -> str:
     x, y = place
     corner = 14 if round else 4
-    style = 'fill="var(--color-brand-content)" fill-opacity="0.14"' if round else 'fill="none"'
+    fill = "var(--color-background-item, var(--color-api-background))" if round else "var(--color-background-primary)"
+    style = f'style="fill: {fill}"'  # opaque: a line that must pass a box passes behind it
     return (
         f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="{corner}" stroke="currentColor" {style}/>'
         f'<text x="{x + WIDTH / 2}" y="{y + HEIGHT / 2 + 5}" text-anchor="middle" font-size="14" fill="currentColor">'

@@ -6,6 +6,7 @@ docs/X.md is the page X, and every other file that a page links is a page of its
     docs/usage/layers.md            →  usage/layers.md
     results/s3/har2/small/report.md →  repository/results/s3/har2/small/report.md
     tests/cells/test_gru.py         →  repository/tests/cells/test_gru.py.md, a page that shows the file
+    examples/03_stability.py        →  gallery/03_stability.md, the program with its output
     src/holdfast/engine             →  repository/src/holdfast/engine/index.md, a page that lists the folder
 """
 
@@ -35,6 +36,8 @@ def site_path(path: str) -> str:
     """
     if path in FOLDERS:
         return FOLDERS[path]
+    if re.fullmatch(r"examples/\d\d_\w+\.py", path):
+        return f"gallery/{PurePosixPath(path).stem}.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if (ROOT / path).is_dir():

@@ -10,6 +10,8 @@ public name and nothing else. The Markdown stays plain.
 from __future__ import annotations
 
 import re
+import zlib
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -76,14 +78,12 @@ def _skip_inherited(app: Sphinx, what: str, name: str, obj: Any, skip: bool, opt
 
 
 class LinkNames(SphinxTransform):
-    """Public names in code become references, outside of headings, links and the reference itself."""
+    """Public names in code become references, outside of headings and links."""
 
     default_priority = 700
 
     def apply(self, **kwargs: Any) -> None:
         page = self.env.docname
-        if page.startswith("api/"):
-            return
         for node in list(self.document.findall(nodes.literal)):
             target = _TARGETS.get(node.astext())
             if target is None or isinstance(node.parent, nodes.title | nodes.reference | pending_xref):
@@ -112,9 +112,10 @@ def _load(app: Sphinx) -> None:
     _TARGETS.update({name: next(iter(paths)) for name, paths in short.items() if len(paths) == 1})
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", _load)
     app.connect("autodoc-process-docstring", _read_docstring, priority=400)  # before napoleon reads the sections
     app.connect("autodoc-skip-member", _skip_inherited)
     app.add_transform(LinkNames)
-    return {"parallel_read_safe": True}
+    own = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    return {"parallel_read_safe": True, "env_version": zlib.crc32(own)}  # pages are read again if this code changes

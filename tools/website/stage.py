@@ -86,7 +86,10 @@ def _stage_one(stage: Stage, source: str, change: Callable[[str], str], text: st
         language = LANGUAGES.get(path.suffix, "text")
         stage.write(page, f"{outside}# {source}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n")
         return []
-    stage.write(page, outside + rewrite(change(text), source))
+    shown = re.sub(
+        r"(^```python\n(?:(?!```).*\n)*?)\n+(?=```$)", r"\1", text, flags=re.MULTILINE
+    )  # doctest's last line
+    stage.write(page, outside + rewrite(change(shown), source))
     return targets(text, source)
 
 
