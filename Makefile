@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
 
-.PHONY: help demo test check format bench device compat pages wheel clean
+.PHONY: help demo test check format bench device compat pages docs docs-serve docs-check wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo "make device  run exported SGORNN, FastRNN and LSTM on an emulated Cortex-M4F (first trains them: 3 minutes)"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
 	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
+	@echo "make docs    build the site into build/docs; make docs-serve opens it on http://localhost:8000"
+	@echo "make docs-check  look at the site in Chromium (needs selenium and chromedriver)"
 	@echo "make wheel   build the wheel into dist and test it in a new environment"
 	@echo "make clean   remove $(VENV), dist and the output of demo and device"
 
@@ -48,6 +50,16 @@ compat: $(VENV)/.installed-dev
 
 pages: $(VENV)/.installed-dev
 	$(BIN)/python tools/pages.py
+
+docs: $(VENV)/.installed-docs
+	PYTHONPATH=tools $(BIN)/python -m website
+
+docs-serve: docs
+	@echo "The site is on http://localhost:8000. Ctrl-C ends it."
+	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory build/docs
+
+docs-check: docs
+	$(BIN)/python tools/check_site.py
 
 # Built, installed and used as by someone without the clone: in an environment and a folder of its own.
 wheel:

@@ -8,7 +8,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
 
 ORDER = (
-    ("errors", "types", "files"),
+    ("errors", "types", "files", "citations"),
     ("linalg",),
     ("constraints",),
     ("cells",),

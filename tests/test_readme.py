@@ -11,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs" / "usage").glob("*.md"))
+PAGES = [ROOT / "docs" / "index.md", *sorted((ROOT / "docs" / "usage").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from website.generated import choose_page, errors_page, theory_page
+
 from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
 from holdfast.studies.claims import STATUSES
@@ -568,6 +570,9 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/results.md": results_page,
     "docs/speed.md": speed_page,
     "docs/reference.md": reference_page,
+    "docs/theory.md": lambda: theory_page(studied(), _table),
+    "docs/errors.md": lambda: errors_page(_table),
+    "docs/choose.md": lambda: choose_page(studied(), report("scan"), _table),
     "docs/usage/forecasting.md": forecasting_page,
     **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
     "README.md": readme,

@@ -6,7 +6,7 @@ They are imported on first use, so that ``holdfast --help`` does not wait for Py
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = ("layers", "cells", "engine", "constraints")
+_HOMES = ("layers", "cells", "engine", "constraints", "citations")
 _WITH_EXTRAS = {  # no other name may import what these need
     "load_run": "runs",
     "Forecaster": "estimators",
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         SGORNNCell,
         VPRNNCell,
     )
+    from holdfast.citations import cite
     from holdfast.constraints.gates import ScalarGates
     from holdfast.constraints.orthogonal import (
         HouseholderProduct,
@@ -111,6 +112,8 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "VPRNN",
     "from_torch",
     "to_torch",
+    # citations
+    "cite",
     # runs
     "load_run",
     # estimators

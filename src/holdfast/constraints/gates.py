@@ -45,6 +45,9 @@ class ScalarGates(nn.Module):
         >>> alpha, beta = ScalarGates(clip="2alpha", horizon=100)()
         >>> round(alpha.item(), 4), round(beta.item(), 4)
         (0.01, 0.98)
+
+    References:
+        Kusupati et al. (2018), FastGRNN.
     """
 
     def __init__(

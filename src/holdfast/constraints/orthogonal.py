@@ -120,6 +120,9 @@ class RotationProduct(OrthogonalMap):
         >>> U = RotationProduct(128)
         >>> U.angles.shape, U.contains(U.matrix())
         (torch.Size([14, 64]), True)
+
+    References:
+        Taylor-Melanson, MacDonald & Godbout (2021), Volume-preserving recurrent neural networks.
     """
 
     permutations: Tensor
@@ -210,6 +213,9 @@ class SkewExponential(_Skew):
         >>> U = SkewExponential(5)
         >>> U.skew.shape, U.contains(U.matrix())
         (torch.Size([10]), True)
+
+    References:
+        Lezcano-Casado & Martínez-Rubio (2019), Cheap orthogonal constraints in neural networks.
     """
 
     def __init__(self, size: int, init: Start = "cayley"):
@@ -236,6 +242,9 @@ class ScaledCayley(_Skew):
         >>> U = ScaledCayley(5, negative_signs=2)
         >>> U.signs, U.contains(U.matrix())
         (tensor([ 1., 1., 1., -1., -1.]), True)
+
+    References:
+        Helfrich, Willmott & Ye (2018), Orthogonal recurrent neural networks with scaled Cayley transform.
     """
 
     signs: Tensor
@@ -273,6 +282,9 @@ class HouseholderProduct(_Dense):
         >>> U = HouseholderProduct(5, reflections=2)
         >>> U.contains(U.matrix()), U.contains(-torch.eye(5))
         (True, False)
+
+    References:
+        Mhammedi et al. (2017), Efficient orthogonal parametrisation of recurrent neural networks.
     """
 
     def __init__(self, size: int, reflections: int | None = None):

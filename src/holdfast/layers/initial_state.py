@@ -29,6 +29,9 @@ class RandomStart:
         >>> xs = torch.zeros(7, 2, 3)
         >>> torch.equal(layer(xs)[0], layer(xs)[0]), torch.equal(layer.eval()(xs)[0], layer(xs)[0])
         (False, True)
+
+    References:
+        Wang, Balestriero & Baraniuk (2019), A max-affine spline perspective of recurrent neural networks.
     """
 
     std: float

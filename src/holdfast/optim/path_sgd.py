@@ -163,6 +163,7 @@ class PathAdam(_Path):
 
     References:
         Neyshabur, Wu, Salakhutdinov & Srebro (2016), Path-normalized optimization of recurrent neural networks.
+        Kingma & Ba (2015), Adam: A method for stochastic optimization.
     """
 
     inner = torch.optim.Adam

@@ -28,6 +28,9 @@ class PhasedAdam(torch.optim.Adam):
         ...     optimiser.step()
         >>> int(optimiser.state[always]["step"]), len(optimiser.state[always]["others"])
         (1, 1)
+
+    References:
+        Qian, Kennedy, Klabjan: Dynamic cell structure via recursive-recurrent neural networks.
     """
 
     def step(self, closure: Any = None) -> Any:

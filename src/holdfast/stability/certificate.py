@@ -237,6 +237,9 @@ def certificate(
         ... )
         >>> proved.weight_gap(k=40, steps=100, alpha=0.01) < 1e-6
         True
+
+    References:
+        Miller & Hardt (2019), Stable recurrent models.
     """
     layer = as_layer(model, "certificate")
     positive_number("certificate", "eps", eps)

@@ -67,6 +67,9 @@ def project_(
         >>> layer = project_(RNN(3, 4), rate=0.3)
         >>> contraction_rate(layer) <= 0.3
         True
+
+    References:
+        Miller & Hardt (2019), Stable recurrent models.
     """
     one_of("project_", "method", method, METHODS)
     if (rate is None) == (region is None):

@@ -40,6 +40,9 @@ class Projected(WrappedOptimizer):
         >>> optimiser.step()
         >>> contraction_rate(layer) <= 0.9
         True
+
+    References:
+        Miller & Hardt (2019), Stable recurrent models.
     """
 
     def __init__(self, optimizer: Optimizer, onto: Any, *, every: int = 1, **settings: Any):

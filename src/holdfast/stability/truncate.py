@@ -67,6 +67,9 @@ def truncate(
         >>> gap = (short(xs)[0] - layer(xs)[0]).norm(dim=2).max().item()
         >>> gap <= short.error_bound <= 1e-2
         True
+
+    References:
+        Miller & Hardt (2019), Stable recurrent models.
     """
     layer = as_layer(model, "truncate")
     if (k is None) == (eps is None):
@@ -93,6 +96,9 @@ class Truncated(CheckedLoad):
         >>> layer, xs = RNN(3, 4), torch.randn(10, 2, 3)
         >>> short = truncate(layer, k=4)
         >>> torch.testing.assert_close(short(xs)[0][-1], layer(xs[-4:])[0][-1])
+
+    References:
+        Miller & Hardt (2019), Stable recurrent models.
     """
 
     def __init__(

@@ -28,6 +28,7 @@ def _factory(optimiser: Callable[..., torch.optim.Optimizer], *, reads_model: bo
         return optimiser([weight for weight in model.parameters() if weight.requires_grad], *more, **options)
 
     make.__signature__ = inspect.signature(optimiser)  # type: ignore[attr-defined]
+    make.__wrapped__ = optimiser  # type: ignore[attr-defined]
     return make
 
 

@@ -1,0 +1,144 @@
+"""One page per cell, from the code, the README's table, the newest report of the scan and the studies."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import re
+import sys
+from typing import Any
+
+import holdfast
+from holdfast.citations import bibliography, references_in
+from holdfast.rrnn import RRNN
+from website.dataflow import dataflow
+from website.links import ROOT
+
+__all__ = ["catalogue_pages"]
+
+METHODS = ("RRNN", "Path-SGD", "SGORNN", "stable recurrence", "max-affine splines")
+LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU")
+FAILS = {  # claims of studies that show where a cell falls short: (study, claim)
+    "VPRNN": [("s3/addition", "VPRNN stays at the baseline at T = 5000")],
+    "LSTM": [("s3/addition", "LSTM stays at the baseline at T = 5000")],
+    "SGORNN": [("s3/ptb", "SGORNN is at most 10 above LSTM's test perplexity")],
+    "FastRNN": [("s3/addition", "FastRNN diverges at T = 5000, at every learning rate tried")],
+    "RNN": [("s2/addition", "IRNN solves T = 100")],
+    "GRU": [("s1/wiki10k", "RRNN-GRU is better than GRU on the test set")],
+    "RRNN": [("s1/wiki5k", "RRNN with λ in the order of (6) is better than GRU on the test set")],
+}
+
+
+def catalogue_pages() -> dict[str, str]:
+    """The Markdown of each page, by the path that it would have in the repository."""
+    table, pages = _readme_table(), {}
+    outcomes = _outcomes()
+    for name in (*LAYERS, "RRNN"):
+        layer = RRNN if name == "RRNN" else getattr(holdfast, name)
+        pages[f"docs/cells/{name.lower()}.md"] = _page(name, layer, table[_cell(name)], outcomes)
+    rows = "\n".join(
+        f"| [{name}]({name.lower()}.md) | {table[_cell(name)][0]} | {table[_cell(name)][1]} |"
+        for name in (*LAYERS, "RRNN")
+    )
+    tree = "\n".join(name.lower() for name in (*LAYERS, "RRNN"))
+    pages["docs/cells/index.md"] = (
+        "# Catalogue of cells\n\nEach cell has a layer, named without `Cell`. [Choose a cell](../choose.md) asks what "
+        "you have and answers. φ is any nonlinearity, U the recurrent matrix.\n\n"
+        f"| cell | equation | guarantee |\n| --- | --- | --- |\n{rows}\n\n"
+        f"```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
+    )
+    return pages
+
+
+def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str], Any]) -> str:
+    made = layer(2, 128)
+    cell = made if name == "RRNN" else made.cells[0]
+    module = sys.modules[type(cell).__module__ if name != "RRNN" else "holdfast.rrnn.cell"]
+    kind = module.RRNNCell if name == "RRNN" else type(cell)
+    path = inspect.getfile(kind).split("/src/")[-1]
+    size = sum(weight.numel() for weight in made.parameters())
+    parts = [f"# {name}", _first(kind), "## Equation", *_equations(inspect.getdoc(module) or "")]
+    if name != "RRNN":
+        small = layer(2, 4).cells[0]
+        parts += [
+            "## Data flow of one step",
+            "Traced from the code that runs. *drive* is the part that depends on the input alone, W x + b.",
+            f'```{{raw}} html\n<div style="overflow-x: auto">{dataflow(small)}</div>\n```',
+        ]
+    parts += ["## Guarantee", f"{_sentence(row[1])}." if row[1] else "None beyond the equation."]
+    parts += ["## Size", f"{size:,} parameters with 2 inputs and H = 128, without a readout."]
+    parts += ["## Speed", _speed(name)]
+    if name in FAILS:
+        parts += ["## When it fails", *(_failure(outcomes[key]) for key in FAILS[name])]
+    papers = references_in(kind.__doc__ or "")
+    parts += ["## Paper", *(f"```bibtex\n{bibliography()[key]}\n```" for key in papers)]
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(kind) or "")
+    shown = "".join(f">>> {it.source.rstrip()}".replace("\n", "\n... ") + f"\n{it.want}" for it in examples)
+    imported = (
+        f">>> from {'holdfast.rrnn' if name == 'RRNN' else 'holdfast'} import {kind.__name__}\n>>> import torch\n"
+    )
+    parts += ["## Example", f"```python\n{imported}{shown}```"]
+    home = "holdfast.rrnn" if name == "RRNN" else "holdfast"
+    parts += [
+        "## Code",
+        f"Cell: {{py:obj}}`{home}.{kind.__name__}`, layer: {{py:obj}}`{home}.{name}`. Definition: "
+        f"[{path}](../../src/{path}).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] if text[0].isascii() else text
+
+
+def _cell(layer: str) -> str:
+    return "LinearCell" if layer == "LinearRNN" else f"{layer}Cell"
+
+
+def _first(thing: Any) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("``", "`")
+
+
+def _equations(docstring: str) -> list[str]:
+    """The module's docstring: indented blocks are equations, the rest is text."""
+    made = []
+    for block in docstring.split("\n\n")[1:]:
+        indented = all(line.startswith("  ") for line in block.splitlines())
+        text = re.sub(r" ?Symbols: docs/notation.md.", "", block.replace("``", "`"))
+        text = re.sub(r"\bS([1-5])\b", lambda it: f"{METHODS[int(it[1]) - 1]} (S{it[1]})", text, count=1)
+        made.append(f"```text\n{inspect.cleandoc(block)}\n```" if indented else text)
+    return made
+
+
+def _readme_table() -> dict[str, list[str]]:
+    """Equation, guarantee and paper of each cell, by its name."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[`(\w+)`\]\([^)]*\) \|(.*?)\|(.*?)\|(.*?)\|$", text, re.MULTILINE)
+    return {name: [it.strip() for it in cells] for name, *cells in rows}
+
+
+def _speed(name: str) -> str:
+    from pages import report
+
+    scan = report("scan")
+    table = next(it for it in scan.sections[""] if it.startswith("|"))
+    head, rule, *rows = table.splitlines()
+    own = [row for row in rows if re.match(rf"\| {name}\b", row)]
+    if not own:
+        return "The benchmark of the scan does not time this cell. [Speed](../speed.md) has what was measured."
+    setting = f"Forward and backward pass, T = 500, B = 64, H = 128: [report](../../{scan.path.as_posix()})."
+    return "\n".join([head, rule, *own]) + f"\n\n{setting}"
+
+
+def _outcomes() -> dict[tuple[str, str], Any]:
+    from pages import studied
+
+    return {(it.study, it.claim): it for study in studied() for it in study.outcomes}
+
+
+def _failure(it: Any) -> str:
+    ours = f"; ours: {it.ours}" if it.status != "not run" else ""
+    return (
+        f"Claim of `{it.study}`: {it.claim}. Paper: {it.paper}{ours}. Verdict: {it.verdict} "
+        f"([report](../../{it.report.as_posix()}))."
+    )
