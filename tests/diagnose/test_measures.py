@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from helpers.cells import KINKED, SMOOTH
-from helpers.faults import Tagger
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import holdfast as hf
+from helpers.cells import KINKED, SMOOTH
+from helpers.faults import Tagger
 from holdfast.diagnose import fixed_points, lyapunov_exponents
 from holdfast.diagnose.activity import coverage, start_matters, unused_units
 from holdfast.diagnose.find import find
@@ -69,6 +69,7 @@ def test_exponents_of_a_gru_and_an_lstm_without_recurrent_weights_are_those_of_t
     gru, lstm, x = hf.GRUCell(2, 3), hf.LSTMCell(2, 3), torch.randn(1, 1, 2).expand(50, 1, 2)
     with torch.no_grad():
         gru.weight_hh.zero_(), lstm.weight_hh.zero_()
+        gru.bias[3:6] = lstm.bias[3:6] = torch.tensor([2.0, 0.0, -2.0])  # far apart, so that Q turns fast
     z = torch.sigmoid(gru.drive(x[0, 0]).chunk(3)[1])
     f = torch.sigmoid(lstm.drive(x[0, 0]).chunk(4)[1])
     torch.testing.assert_close(lyapunov_exponents(gru, x)[0], z.log().sort(descending=True).values, atol=1e-3, rtol=0)
@@ -108,11 +109,11 @@ def test_the_jacobian_of_a_step_is_that_of_the_cell(made):
 
 
 def test_the_fixed_point_of_a_linear_system():
-    """s = U s + W x + b has one solution, and U's eigenvalues are its modes. It is found though it is unstable."""
+    """S = U s + W x + b has one solution, and U's eigenvalues are its modes. It is found though it is unstable."""
     U, values = real_spectrum()
     cell, x = linear(U, torch.randn(4, 1), torch.randn(4)), torch.randn(1)
-    (point,) = fixed_points(cell, x, torch.randn(8, 4))
-    exact = torch.linalg.solve(torch.eye(4) - U, cell.drive(x))
+    exact = torch.linalg.solve(torch.eye(4) - U, cell.drive(x)).detach()
+    (point,) = fixed_points(cell, x, exact + torch.randn(8, 4))
     torch.testing.assert_close(torch.tensor(point.state), exact)
     assert (point.kind, point.stable, point.found) == ("fixed", False, 8)
     assert [mode[0] for mode in point.modes] == pytest.approx(values.tolist())
@@ -120,7 +121,7 @@ def test_the_fixed_point_of_a_linear_system():
 
 
 def test_the_three_fixed_points_of_a_gru_with_one_unit():
-    """z = ½ and r = 1 make h' = ½ h + ½ tanh(2 h): h = 0 with slope 3/2, and ±h* with h* = tanh 2h*, slope 3/2 - h*²."""
+    """With z = ½, r = 1: h' = ½ h + ½ tanh(2 h). So h = 0, of slope 3/2, and h* = ± tanh 2h*, of slope 3/2 - h*²."""
     cell = hf.GRUCell(1, 1)
     with torch.no_grad():
         for weight in cell.parameters():
@@ -139,7 +140,7 @@ def test_the_three_fixed_points_of_a_gru_with_one_unit():
 
 
 def test_the_fixed_points_of_an_lstm_with_one_unit():
-    """f = ½, i = o = 1: c' = ½ c + tanh(2 h), h' = tanh c'. At 0 the modes are 5/2 and 0; the others have c = 2 tanh 2h."""
+    """With f = ½, i = o = 1: c' = ½ c + tanh(2 h), h' = tanh c'. At 0 the modes are 5/2, 0; else c = 2 tanh 2h."""
     cell = hf.LSTMCell(1, 1)
     with torch.no_grad():
         for weight in cell.parameters():
@@ -156,7 +157,7 @@ def test_the_fixed_points_of_an_lstm_with_one_unit():
 
 
 def test_a_slow_point_is_told_from_a_fixed_one():
-    """h' = h + 0.01 + h²/10 has no fixed point, and is slowest at 0."""
+    """H' = h + 0.01 + h²/10 has no fixed point, and is slowest at 0."""
 
     class Slow(hf.Cell):
         def __init__(self):
@@ -205,16 +206,15 @@ def test_the_gradient_at_the_start_is_that_of_pytorch(kind, bidirectional):
     exact = torch.autograd.grad(Model()(leaves), leaves)
     found = find(model := Model())
     outside = run_model(found, lambda: model(state), lambda answer: answer)
-    order = packed.unsorted_indices
     rows, apart = run_rows(found.layer, outside, torch.arange(3))
     assert apart < 1e-12
     for index, row in enumerate(rows):
         for grad, whole in zip(row.grads, exact, strict=True):
-            torch.testing.assert_close(grad[0][order], whole[index])
+            torch.testing.assert_close(grad[0], whole[index])
 
 
 def test_gradients_of_a_linear_system_fall_as_its_powers():
-    """h' = h / 2, read at the last of 40 steps: δ_t = 2^{t-40}, above 10⁻⁴ for the last 14 steps."""
+    """H' = h / 2, read at the last of 40 steps: δ_t = 2^{t-40}, above 10⁻⁴ for the last 14 steps."""
     model = Tagger(hf.Recurrent(linear(torch.tensor([[0.5]]))), 1, last=True)
     _, outside, (rows, _) = recorded(model, torch.randn(40, 2, 1), lambda z: z.sum())
     ratio = rows[0].grads[0][1:, 0, 0] / rows[0].grads[0][-1, 0, 0]
@@ -254,12 +254,12 @@ def test_units_that_nothing_reads_are_unused():
 
 
 def test_the_start_of_a_linear_system_matters_as_its_powers():
-    """h' = a h + x: another start moves the end by aᵀ times itself, so below 1 it is forgotten, and a = 1 keeps it."""
+    """H' = a h + x: another start moves the end by aᵀ times itself, so below 1 it is forgotten, and a = 1 keeps it."""
     for a, keeps in ((0.5, False), (1.0, True)):
         _, _, (rows, _) = recorded(
             hf.Recurrent(linear(torch.tensor([[a]])), backend="reference"), torch.randn(30, 6, 1)
         )
-        assert (start_matters(rows[0]) > 0.5) == keeps
+        assert (start_matters(rows[0]) > 0.1) == keeps
 
 
 # -- gradients by distance, sharpness, templates -----------------------------------------------------------------------
@@ -269,7 +269,7 @@ def test_the_start_of_a_linear_system_matters_as_its_powers():
     "cell",
     [
         lambda: project_(hf.RNNCell(3, 5), rate=0.8),
-        lambda: hf.SGORNNCell(3, 5),
+        lambda: hf.SGORNNCell(3, 5, recurrent="exp"),
         lambda: hf.LinearCell(3, 5),
         lambda: hf.LSTMCell(3, 5),
         lambda: hf.GRUCell(3, 5),

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers.faults import FAULTS, Tagger, healthy, nonfinite_data, overflow
 
 import holdfast
+from helpers.faults import FAULTS, Tagger, healthy, nonfinite_data, overflow
 from holdfast.diagnose import RULES, diagnose
 from holdfast.diagnose.rules import MOST, findings
 
@@ -72,7 +72,7 @@ def test_missing_values_are_a_finding_that_says_where():
 
 
 def test_an_overflow_names_the_step_the_operator_and_the_weight():
-    """h grows 2·10⁹ times per step: float64 ends at 1.8·10³⁰⁸, so at step 34 or 35, in the product with U."""
+    """H grows 2·10⁹ times per step: float64 ends at 1.8·10³⁰⁸, so at step 34 or 35, in the product with U."""
     case = overflow()
     diagnosis = case.diagnose()
     assert diagnosis.findings[0].rule == "nonfinite"

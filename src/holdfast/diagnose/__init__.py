@@ -8,23 +8,31 @@ import sys
 import types
 from typing import Any
 
+from holdfast.diagnose.compare import Comparison, compare
 from holdfast.diagnose.diagnosis import Diagnosis, RowResult
 from holdfast.diagnose.examine import diagnose
 from holdfast.diagnose.fixed_points import FixedPoint, fixed_points
 from holdfast.diagnose.lyapunov import lyapunov_exponents
+from holdfast.diagnose.of_run import Watch, diagnose_run
+from holdfast.diagnose.page import page
 from holdfast.diagnose.rules import RULES, Condition, Finding, Rule
 
 __all__ = [
     "RULES",
+    "Comparison",
     "Condition",
     "Diagnosis",
     "Finding",
     "FixedPoint",
     "RowResult",
     "Rule",
+    "Watch",
+    "compare",
     "diagnose",
+    "diagnose_run",
     "fixed_points",
     "lyapunov_exponents",
+    "page",
 ]
 
 

@@ -53,7 +53,7 @@ def dead_units(gate: Gate) -> Tensor:
 
 
 def usefulness(row: Row) -> Tensor:
-    """r of (4), (units,): of the output, or of the larger of the two parts of an LSTM."""
+    """R of (4), (units,): of the output, or of the larger of the two parts of an LSTM."""
     parts = [
         state[1:].double().std(dim=(0, 1), correction=0) * grad[1:].double().square().mean(dim=(0, 1)).sqrt()
         for state, grad in zip(row.states, row.grads, strict=True)

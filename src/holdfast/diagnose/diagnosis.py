@@ -98,8 +98,8 @@ class Diagnosis:
             write_atomically(path, text)
         except OSError as error:
             raise DataError(
-                f"Diagnosis.save could not write {path}: {error.strerror}; choose a file in a folder that is there and "
-                "can be written to."
+                f"The page could not be written to {path}: {error.strerror}; choose a file in a folder that exists "
+                "and can be written to."
             ) from None
         return path
 

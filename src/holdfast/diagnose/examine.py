@@ -221,7 +221,7 @@ def _examined(
     )
 
 
-# -- the numbers that rules and sentences need ---------------------------------------------------------------------------
+# -- the numbers that rules and sentences need -------------------------------------------------------------------------
 
 
 def _shared(subject: Subject, found: Found, outside: Outside) -> dict[str, Any]:
@@ -319,7 +319,7 @@ def _edge(subject: Subject, found: Found, outside: Outside, kept: Tensor, clean:
     }
 
 
-# -- running -------------------------------------------------------------------------------------------------------------
+# -- running -----------------------------------------------------------------------------------------------------------
 
 
 def _run(subject: Subject, found: Found, which: Tensor | None) -> Outside:
@@ -400,10 +400,19 @@ def _default_loss(targets: Tensor | None) -> Callable[..., Tensor]:
     if targets is None:
         return lambda answers: answers.square().mean() / 2
     if targets.is_floating_point():
-        return nn.functional.mse_loss
+        return _squared_error
     return lambda answers, classes: nn.functional.cross_entropy(
         answers.reshape(-1, answers.shape[-1]), classes.reshape(-1)
     )
+
+
+def _squared_error(answers: Tensor, targets: Tensor) -> Tensor:
+    if answers.shape != targets.shape:
+        raise ShapeError(
+            f"diagnose expects targets of the shape of the answers, {tuple(answers.shape)}, for the mean squared error, "
+            f"got targets of shape {tuple(targets.shape)}; reshape them, or give a loss."
+        )
+    return nn.functional.mse_loss(answers, targets)
 
 
 def _targets_of(targets: Tensor, xs: Tensor, which: Tensor, batch_dim: int) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 from torch import nn
 
 from holdfast.cells import Cell
@@ -89,7 +90,8 @@ def find(model: nn.Module, name: str | None = None) -> Found:
     if name is None:
         name = max(inside, key=lambda it: sum(weight.numel() for weight in inside[it].parameters()))
     module = inside[name]
-    layer = module if isinstance(module, Recurrent) else from_torch(module)  # type: ignore[arg-type]
+    with torch.random.fork_rng(devices=[]):  # a new layer draws weights before it gets those of the old one
+        layer = module if isinstance(module, Recurrent) else from_torch(module)  # type: ignore[arg-type]
     return Found(model, name, module, layer, tuple(other for other in inside if other != name))
 
 

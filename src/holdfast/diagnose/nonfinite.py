@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.cells import Cell
 from holdfast.diagnose.record import Row
 
-__all__ = ["NotFinite", "bad_inputs", "bad_weight", "first_bad_state", "first_bad_gradient"]
+__all__ = ["NotFinite", "bad_inputs", "bad_weight", "first_bad_gradient", "first_bad_state"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def heat_map(gate: Gate, shown: list[int]) -> dict[str, Any]:
 def binned(values: Tensor) -> Tensor:
     """(time, ...) to at most 120 means over time."""
     edges = _edges(len(values))
-    return torch.stack([values[a:b].mean(dim=0) for a, b in zip(edges, edges[1:], strict=False)])
+    return torch.stack([values[a:b].mean(dim=0) for a, b in itertools.pairwise(edges)])
 
 
 def plane(row: Row, shown: list[int], points: list[tuple[float, ...]]) -> dict[str, Any]:

@@ -257,7 +257,7 @@ RULES: tuple[Rule, ...] = (
         "Dead ReLU units",
         60,
         (Condition("dead", ">", 0.25),),
-        "{dead_percent:.0f}% of the units of {row} are 0 at every step of every sequence, and never receive a gradient.",
+        "{dead_percent:.0f}% of the units of {row} are 0 at every step of every sequence, and never get a gradient.",
         "Use a nonlinearity that has a slope everywhere, and a lower learning rate.",
         {
             "any": "{here} = holdfast.{layer_class}(\n"
@@ -273,7 +273,7 @@ RULES: tuple[Rule, ...] = (
         (Condition("stuck", ">", 0.5),),
         "{stuck_percent:.0f}% of the units of {stuck_gate} in {row} are saturated nearly all the time, so they pass no "
         "gradient.",
-        "Start again with smaller weights and a lower learning rate, and scale the inputs to a standard deviation of 1.",
+        "Start again with smaller weights and a lower learning rate, and scale the inputs to standard deviation 1.",
         {"any": _RESET},
         "--lr {third_lr:.2g} --clip 1.0",
         ("vanishing", "unused", "initial_state"),
