@@ -409,7 +409,7 @@ def _default_loss(targets: Tensor | None) -> Callable[..., Tensor]:
 def _squared_error(answers: Tensor, targets: Tensor) -> Tensor:
     if answers.shape != targets.shape:
         raise ShapeError(
-            f"diagnose expects targets of the shape of the answers, {tuple(answers.shape)}, for the mean squared error, "
+            f"diagnose expects targets of the shape of the answers, {tuple(answers.shape)}, for a mean squared error, "
             f"got targets of shape {tuple(targets.shape)}; reshape them, or give a loss."
         )
     return nn.functional.mse_loss(answers, targets)

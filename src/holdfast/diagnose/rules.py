@@ -177,7 +177,7 @@ RULES: tuple[Rule, ...] = (
         (Condition("lr_over_edge", ">", 1.5), Condition("step_ratio", ">", 1.0)),
         "The learning rate {lr:.3g} is {lr_over_edge:.3g} times the largest stable one, and one step raises the loss "
         "from {loss:.4g} to {loss_after:.4g}.",
-        "Use a learning rate below 2 / λ_max = {edge:.3g}.",
+        "Use a learning rate below 2 / λ_max, and a schedule that lowers it.",
         {"any": "optimiser = torch.optim.SGD(model.parameters(), lr={safe_lr:.2g})"},
         "--lr {safe_lr:.2g}",
     ),
@@ -220,7 +220,7 @@ RULES: tuple[Rule, ...] = (
         (Condition("lag_share", "<", 1e-3),),
         "The task needs inputs {lag} steps back, but in {row} a gradient over {lag} steps is {lag_share:.2g} of the "
         "largest; it ends after about {memory} steps.",
-        "Start with gates or a cell that remember {needed} steps.",
+        "Start with gates, or a cell, that remember that many steps.",
         _LONGER,
         "--cell sgornn --set 'cell.options.gates={{ clip = \"2alpha\", horizon = {needed} }}'",
         ("vanishing",),
@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         (Condition("coverage", "<", 0.25), Condition("steps", ">", 19)),
         "In {row}, the loss reaches only {coverage_percent:.0f}% of the {steps} steps: the gradient at all others is "
         "below 1/10,000 of its largest value.",
-        "Start with gates or a cell that remember {needed} steps, or let the loss see more than the end of a sequence.",
+        "Start with gates, or a cell, that remember the whole sequence, or let the loss see more than its end.",
         _LONGER,
         "--cell sgornn --set 'cell.options.gates={{ clip = \"2alpha\", horizon = {needed} }}'",
     ),
@@ -298,7 +298,7 @@ RULES: tuple[Rule, ...] = (
         30,
         (Condition("unused", ">", 0.25),),
         "{unused_percent:.0f}% of the units of {row} have almost no effect on the loss.",
-        "A layer of {used} units does the same work.",
+        "Use a smaller layer: the units that are used do the same work.",
         {
             "any": "smaller = type({here})({input_size}, {used}, {layers}, batch_first={batch_first})\n"
             "# build the model with this layer, and its readout for {used} units"
