@@ -155,6 +155,10 @@ def test_the_page_in_a_real_browser(diagnoses, tmp_path):
         )
         assert "%{y" in template
 
+        # long lines of code do not make the page wider than a small window
+        opened(driver, two, 400, "light")
+        assert driver.execute_script(OVERFLOW) == 0
+
         # two side by side: each picture twice, a layer can be chosen, what one has not is said
         opened(driver, two, 1400, "dark")
         names = [name for name, *_ in driver.execute_script(DRAWN)]

@@ -54,16 +54,13 @@ def diagnose(
     weights: Any = which and chosen_from(("best", "last"), which, "--which")
     folders = [run, *(runs or [])]
     found = [diagnose_run(it, data=data, which=weights, lag=lag, progress=not quiet) for it in folders]
-    if len(found) == 1:
-        path = found[0].save(out or run / PAGE)
-    else:
-        both = compare(*found)
-        path = both.save(out or run / "comparison.html")
+    both = compare(*found) if len(found) > 1 else None
+    path = found[0].save(out or run / PAGE) if both is None else both.save(out or run / "comparison.html")
     if as_json:
         show_json({"page": str(path), "diagnoses": [json.loads(one.to_json()) for one in found]})
         return
     for one in found:
         one.show()
-    if len(found) > 1:
+    if both is not None:
         show_table("", ["measure", *(str(folder) for folder in folders)], both.rows())
     show(f"Page: {path}")

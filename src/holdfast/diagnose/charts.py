@@ -41,7 +41,7 @@ def _line(name: str, xs: Any, ys: Any, colour: int, **more: Any) -> dict[str, An
 
 
 def _axes(x: str, y: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
-    scale = {"type": "log", "exponentformat": "power", "nticks": 7} if log else {}
+    scale = {"type": "log", "nticks": 7} if log else {}
     return {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}, **scale}, **more}
 
 
@@ -220,9 +220,10 @@ def _points(row: RowResult, diagnosis: Diagnosis) -> Iterator[Section]:
         first, second = (100 * share for share in it["share"])
         base["layout"] = _axes(f"component 1 ({first:.0f}% of the variance)", f"component 2 ({second:.0f}%)")
         base["table"] = {
-            "caption": f"From {it['starts']} visited states."
-            + ("" if it["points"] else " No fixed point and no slow point was found."),
-            "head": ["point", "kind", "largest eigenvalues", "time constants (steps)", "starts that ended here"],
+            "caption": f"From {it['starts']} visited states; the last column says how many of them led here."
+            if it["points"]
+            else f"No fixed point and no slow point was found from {it['starts']} visited states.",
+            "head": ["point", "kind", "largest eigenvalues", "time constants (steps)", "starts"],
             "rows": [
                 [
                     str(number + 1),

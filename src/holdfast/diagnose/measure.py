@@ -183,7 +183,8 @@ def _pairs(values: Tensor) -> list[list[float]]:
 def _tried(measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """A measure, or why there is none for this cell."""
     reason = ""
-    with contextlib.suppress(NotImplementedError, torch.linalg.LinAlgError):
+    singular = torch.linalg.LinAlgError  # pyright: ignore[reportPrivateImportUsage]
+    with contextlib.suppress(NotImplementedError, singular):
         try:
             return measured()
         except HoldfastError as error:

@@ -79,7 +79,7 @@
     } else {
       trace.colorscale = "Viridis";
     }
-    trace.colorbar = { thickness: 10, len: 1, outlinewidth: 0, tickfont: { color: token("--soft"), size: 11 } };
+    trace.colorbar = { exponentformat: "e", thickness: 10, len: 1, outlinewidth: 0, tickfont: { color: token("--soft"), size: 11 } };
     return trace;
   }
 
@@ -108,6 +108,7 @@
     const narrow = width < 480;
     const axis = (own) => ({
       gridcolor: token("--grid"), zerolinecolor: token("--line"), linecolor: token("--line"), automargin: true,
+      exponentformat: "e",
       tickfont: { size: narrow ? 11 : 12 }, ...own,
       title: { ...(own.title || {}), font: { size: narrow ? 12 : 13 }, standoff: 8 },
     });

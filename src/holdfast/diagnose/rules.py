@@ -330,7 +330,7 @@ def findings(rows: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
 
 def _finding(rule: Rule, measures: Mapping[str, Any]) -> Finding:
     first = rule.when[0]
-    kinds = (measures.get(f"{rule.name}_cause"), measures.get("kind"), "any")
+    kinds = (str(measures.get(f"{rule.name}_cause")), str(measures.get("kind")), "any")
     code = next(rule.code[kind] for kind in kinds if kind in rule.code)
     value = measures[first.measure]
     return Finding(

@@ -15,7 +15,7 @@ from holdfast.types import State
 
 __all__ = ["jacobian_eigenvalues", "recurrent_eigenvalues"]
 
-_GATES = {LSTMCell: ("input i", "forget f", "candidate g", "output o"), GRUCell: ("reset r", "update z", "candidate n")}
+_LSTM, _GRU = ("input i", "forget f", "candidate g", "output o"), ("reset r", "update z", "candidate n")
 
 
 @torch.no_grad()
@@ -29,10 +29,10 @@ def recurrent_eigenvalues(cell: Cell) -> dict[str, Tensor]:
         >>> recurrent_eigenvalues(cell)["U"].abs()
         tensor([1., 1.], dtype=torch.float64)
     """
-    for kind, names in _GATES.items():
-        if isinstance(cell, kind):
-            parts = cell.weight_hh.double().split(cell.hidden_size)
-            return {name: torch.linalg.eigvals(part) for name, part in zip(names, parts, strict=True)}
+    if isinstance(cell, LSTMCell | GRUCell):
+        parts = cell.weight_hh.double().split(cell.hidden_size)
+        names = _LSTM if isinstance(cell, LSTMCell) else _GRU
+        return {name: torch.linalg.eigvals(part) for name, part in zip(names, parts, strict=True)}
     form = step_form(cell)
     return {} if form is None else {"U": torch.linalg.eigvals(form.weight_hh.double())}
 

@@ -87,8 +87,9 @@ def train_run(
 
     if at != "evaluations":
         seen(0)
+    shown: dict[str, Any] = {"progress": progress, "label": label}
     calls = {"evaluated": seen} if at == "evaluations" else {"watch": seen}
-    return fit(model, task, settings.training, folder, progress=progress, devices=devices, label=label, **calls)
+    return fit(model, task, settings.training, folder, devices=devices, **shown, **calls)
 
 
 def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -> Outcome:

@@ -118,13 +118,13 @@ def gradient_reach(
         raise SettingError(f"gradient_reach expects at to name steps from 0 to {steps - 1}, got {at}.")
     total, largest = torch.zeros(2, distances + 1, dtype=torch.float64)
     count = torch.zeros(distances + 1, dtype=torch.int64)
-    state, at = layer.initial_state(batch, xs), 0  # the state before step ``at``
+    state, here = layer.initial_state(batch, xs), 0  # the state before step ``here``
     for own in chosen.split(copies):  # the losses at these steps
         last, begin = int(own[-1]) + 1, max(0, int(own[0]) - distances)
-        if begin > at:
+        if begin > here:
             with torch.no_grad():
-                _, state = layer.through_layers(xs[at:begin], state, need_output=False)
-            at = begin
+                _, state = layer.through_layers(xs[here:begin], state, need_output=False)
+            here = begin
         norms = _norms(layer, xs[begin:last], state, loss, targets, own, begin)
         for distance in range(min(distances, last - 1) + 1):
             row = torch.nonzero(own >= distance).squeeze(1)  # those with a step this far back
