@@ -1,5 +1,6 @@
 """The function as a person calls it: what it finds, what it refuses, what it leaves as it was."""
 
+import io
 import json
 import subprocess
 import sys
@@ -162,6 +163,17 @@ def test_names_of_a_model_are_written_as_text(tmp_path):
     text = page([hostile, hostile])
     assert bad not in text
     assert "<img src=x" not in text.replace("<\\/script><img src=x", "")
+
+
+def test_a_terminal_shows_what_is_being_measured(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    diagnose(nn.RNN(1, 2), torch.randn(3, 2, 1), progress=True)
+    assert "diagnosing" in terminal.getvalue()
+    assert "fixed points" in terminal.getvalue()
 
 
 def test_the_verdict_is_printed(capsys):

@@ -316,7 +316,11 @@ def _curves(diagnosis: Diagnosis) -> Section:
         if len(updates) == 1:
             trace["mode"] = "markers"
     how = "Losses and the size of the gradient over the updates. Jumps mean that the learning rate is too high."
-    return _section("curves", "Training", how, traces=traces, layout=_axes("update", "", log=True))
+    layout = _axes("update", "", log=True)
+    shown = [value for trace in traces for value in trace["y"] if value]
+    if shown and max(shown) < 1e3 * min(shown):
+        layout["yaxis"]["dtick"] = "D2"  # 1, 2 and 5 in each decade
+    return _section("curves", "Training", how, traces=traces, layout=layout)
 
 
 _ROW = (_reach, _contraction, _lyapunov, _norms, _gates, _spectrum, _points, _templates, _regions, _trees)

@@ -129,7 +129,7 @@ def examine(subject: Subject, *, sequences: int = 16, progress: bool = False) ->
     """(1) for a model and any way to call it."""
     positive_size("diagnose", "sequences", sequences)
     found = find(subject.model, subject.name)
-    with _as_before(found.model), _stages(progress) as stage:
+    with _as_before(found.model), _stages(progress, 4 + 6 * len(found.layer.cells)) as stage:
         stage("the model, forward and backward")
         notes: list[str] = []
         if found.others:
@@ -441,8 +441,8 @@ def _as_before(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stages(wanted: bool) -> Iterator[Callable[[str], None]]:
-    """What is being measured, on a line of the terminal with a bar that moves."""
+def _stages(wanted: bool, count: int) -> Iterator[Callable[[str], None]]:
+    """What is being measured, on a line of the terminal, with a bar."""
     if not wanted or not sys.stderr.isatty():
         yield lambda what: None
         return
@@ -451,5 +451,5 @@ def _stages(wanted: bool) -> Iterator[Callable[[str], None]]:
 
     columns = (TextColumn("diagnosing"), BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=count)
         yield lambda what: bar.update(task, description=what, advance=1)

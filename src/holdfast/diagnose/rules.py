@@ -229,7 +229,7 @@ RULES: tuple[Rule, ...] = (
         "vanishing",
         "Vanishing gradients",
         70,
-        (Condition("coverage", "<", 0.25), Condition("steps", ">", 19)),
+        (Condition("coverage", "<", 0.35), Condition("steps", ">", 19)),
         "In {row}, the loss reaches only {coverage_percent:.0f}% of the {steps} steps: the gradient at all others is "
         "below 1/10,000 of its largest value.",
         "Start with gates, or a cell, that remember the whole sequence, or let the loss see more than its end.",

@@ -87,9 +87,11 @@ def train_run(
 
     if at != "evaluations":
         seen(0)
-    shown: dict[str, Any] = {"progress": progress, "label": label}
-    calls = {"evaluated": seen} if at == "evaluations" else {"watch": seen}
-    return fit(model, task, settings.training, folder, devices=devices, **shown, **calls)
+    evaluated, watch = (seen, None) if at == "evaluations" else (None, seen)
+    return fit(
+        model, task, settings.training, folder,
+        progress=progress, label=label, watch=watch, evaluated=evaluated, devices=devices,
+    )  # fmt: skip
 
 
 def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -> Outcome:
