@@ -19,6 +19,7 @@ HEAVY = ("hypothesis", "matplotlib", "pandas", "rich", "scipy", "sklearn")
 
 SUBPACKAGES = (
     "constraints", "optim", "stability", "spline", "rrnn", "tasks", "train", "runs", "studies", "estimators", "export",
+    "diagnose",
 )  # fmt: skip
 PACKAGES = [holdfast, *(importlib.import_module(f"holdfast.{name}") for name in SUBPACKAGES)]
 PUBLIC = {f"{package.__name__}.{name}": getattr(package, name) for package in PACKAGES for name in package.__all__}

@@ -372,6 +372,7 @@ REFERENCE = {
     "holdfast.runs": "one run: settings, training, resuming and loading",
     "holdfast.studies": "studies, claims and reports",
     "holdfast.estimators": "models for your own sequences, and the choice between them",
+    "holdfast.diagnose": "what is wrong with a recurrent network, and why",
     "holdfast.constraints": "constraints on weights",
     "holdfast.linalg.givens": "plane rotations",
     "holdfast.linalg.skew": "orthogonal matrices by exponential, Cayley and Householder maps",

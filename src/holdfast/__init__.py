@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         SkewExponential,
         orthogonal,
     )
+    from holdfast.diagnose import diagnose  # noqa: F401 - at run time it is the package, which can be called
     from holdfast.engine import fused_source, scan
     from holdfast.estimators import Forecaster, SequenceClassifier, SequenceRegressor
     from holdfast.layers import (

@@ -95,3 +95,21 @@ def test_bad_settings_are_named():
         gradient_reach(layer, xs, loss, distances=2, copies=0)
     with pytest.raises(SettingError, match=r"bidirectional"):
         gradient_reach(holdfast.RNN(2, 4, bidirectional=True), xs, loss, distances=2)
+
+
+def test_a_few_steps_are_enough_for_a_long_sequence():
+    """For steps s in ``at``: the mean over them alone of ‖∇_{x_{s-i}} p_s‖, from whole backpropagation."""
+    layer, xs = holdfast.GRU(2, 4), torch.randn(9, 3, 2)
+
+    def norms(s):
+        leaf = xs.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(layer(leaf)[0][s].sum(), leaf)
+        return grad.norm(dim=2)
+
+    for copies in (None, 1):
+        reach = gradient_reach(layer, xs, lambda h: h.sum(dim=1), distances=8, at=(8, 3), copies=copies)
+        exact = [torch.cat([norms(s)[s - i] for s in (3, 8) if s >= i]).mean().item() for i in range(9)]
+        assert reach.mean == pytest.approx(exact)
+        assert reach.count == (6, 6, 6, 6, 3, 3, 3, 3, 3)
+    with pytest.raises(SettingError, match=r"at to name steps from 0 to 8"):
+        gradient_reach(layer, xs, distances=2, at=(9,))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import bench, cite, data, evaluate, export, predict, resume, study, sweep, train
+from holdfast.cli import bench, cite, data, diagnose, evaluate, export, predict, resume, study, sweep, train
 from holdfast.cli._verb import verb
 
 __all__ = ["app"]
@@ -44,7 +44,7 @@ def _root(
     """Recurrent networks for long sequences: train, evaluate, search settings, reproduce the papers' results."""
 
 
-for module in (train, resume, evaluate, predict, export, sweep, bench, cite):
+for module in (train, resume, evaluate, diagnose, predict, export, sweep, bench, cite):
     name = module.__name__.rpartition(".")[2]
     verb(app, name, *module.EXAMPLES)(getattr(module, name))
 app.add_typer(study.app)

@@ -38,6 +38,7 @@ _EXTRAS = {
     "pydantic": "train",
     "rich": "train",
     "safetensors": "train",
+    "plotly": "diagnose",
     "optuna": "sweep",
     "sqlalchemy": "sweep",
     "pyarrow": "data",

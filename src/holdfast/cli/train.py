@@ -32,6 +32,7 @@ EXAMPLES = (
     "holdfast train --data airline.csv --forecast passengers --horizon 12  # with intervals and a plot",
     "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
     "holdfast train --config run.toml --seed 1",
+    "holdfast train addition --watch  # a page about the network, written again at every evaluation",
     "holdfast train addition --devices 2 --run runs/two-processes",
 )
 
@@ -110,6 +111,9 @@ def train(
     ] = None,
     run: Annotated[Path | None, _where(help="Run folder.", show_default="runs/TASK-CELL-N")] = None,
     figure: Annotated[Path | None, _where(help="Plot file of a comparison.", show_default="RUN/comparison.png")] = None,
+    watch: Annotated[
+        bool, _where("--watch", help="Write RUN/diagnosis.html again at every evaluation: open it in a browser.")
+    ] = False,
     devices: Annotated[int, _where(min=1, help="Number of processes that share each batch.")] = 1,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -150,7 +154,7 @@ def train(
             "TASK": task,
             "--figure": figure,
         }
-        _refuse(data, {**given, "--devices": devices > 1}, options)
+        _refuse(data, {**given, "--devices": devices > 1, "--watch": watch}, options)
         from holdfast.estimators.forecast_run import ForecastRequest
 
         columns = tuple(forecast), horizon or 12, tuple(known or ()), time, sequence
@@ -164,7 +168,9 @@ def train(
     for sentence in chosen.choices:
         say(in_flags(sentence))
     if len(chosen.settings) == 1:
-        _one(chosen, run, devices, quiet, as_json)
+        _one(chosen, run, devices, quiet, as_json, watch)
+    elif watch:
+        raise ConfigError("--watch works with one cell; train the cells with one command each.")
     elif devices > 1:
         raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
@@ -206,14 +212,20 @@ def _forecast(request: ForecastRequest, run: Path | None, as_json: bool) -> None
     show(f"Next: holdfast predict {folder} --out forecast.csv")
 
 
-def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
+def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool, watch: bool) -> None:
     from holdfast.runs.train import train_run
 
     settings, task = chosen.settings[0], chosen.tasks[0]
     name = settings.network.name
     folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
     say(f"Run folder: {folder}")
-    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name)
+    look: dict[str, Any] = {}
+    if watch:
+        from holdfast.diagnose import Watch
+
+        look = {"look": Watch(folder, settings, task, say), "at": "evaluations"}
+        say(f"Page: {look['look'].path}")
+    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name, **look)
     show_outcome(folder, outcome, as_json, task)
     _draw(folder, task)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import write_atomically
@@ -42,7 +42,7 @@ def train_run(
     devices: int = 1,
     label: str = "training",
     look: Look | None = None,
-    at: Collection[int] = (),
+    at: Collection[int] | Literal["evaluations"] = (),
 ) -> Outcome:
     """Train in ``folder``, or resume there if it holds a run of the same settings; a finished run is not repeated.
 
@@ -53,8 +53,9 @@ def train_run(
         progress: show it.
         devices: number of processes that share each batch.
         label: what the progress bar says.
-        look, at: called after these numbers of updates; 0 is before the first. It must draw no random numbers. A run
-            that is killed repeats some updates, so it may see the same model twice.
+        look, at: called after these numbers of updates; 0 is before the first. Or after every evaluation, in the first
+            process. It must draw no random numbers. A run that is killed repeats some updates, so it may see the same
+            model twice.
 
     Raises:
         DivergedError: a loss or gradient was not finite; ``outcome.json`` says so too.
@@ -80,12 +81,17 @@ def train_run(
         folder / "model.json", {"model": str(model), "parameters": count(model), "cell_parameters": count(model.rnn)}
     )
 
-    def watch(update: int) -> None:
-        if look is not None and update in at:
+    def seen(update: int) -> None:
+        if look is not None and (at == "evaluations" or update in at):
             _look(model, look, update)
 
-    watch(0)
-    return fit(model, task, settings.training, folder, progress=progress, devices=devices, label=label, watch=watch)
+    if at != "evaluations":
+        seen(0)
+    evaluated, watch = (seen, None) if at == "evaluations" else (None, seen)
+    return fit(
+        model, task, settings.training, folder,
+        progress=progress, label=label, watch=watch, evaluated=evaluated, devices=devices,
+    )  # fmt: skip
 
 
 def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -> Outcome:

@@ -11,7 +11,7 @@ Source: S4, §7.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +61,7 @@ def gradient_reach(
     *,
     distances: int = 50,
     copies: int | None = None,
+    at: Sequence[int] | None = None,
 ) -> Reach:
     """The norm of the gradient over distance, (1) for i = 0 to ``distances``, over every step and sample; exact.
 
@@ -74,6 +75,8 @@ def gradient_reach(
         targets: (time, batch, ...), or (batch, time, ...) with ``batch_first``.
         distances: the largest i, at most the number of steps less one.
         copies: m; default ``distances``, or fewer if memory would exceed about 256 MB.
+        at: the steps s whose losses p_s are taken; default: all. A few are enough for a long sequence. A distance that
+            none of them reaches has a count of 0 and a mean that is not a number.
 
     Example:
         >>> from holdfast import RNN
@@ -110,19 +113,22 @@ def gradient_reach(
     copies = min(distances, fitting) if copies is None else copies
     if copies < 1:
         raise SettingError(f"gradient_reach expects at least 1 copy, got {copies}.")
+    chosen = torch.arange(steps) if at is None else torch.tensor(sorted(set(at)), dtype=torch.int64)
+    if not len(chosen) or chosen[0] < 0 or chosen[-1] >= steps:
+        raise SettingError(f"gradient_reach expects at to name steps from 0 to {steps - 1}, got {at}.")
     total, largest = torch.zeros(2, distances + 1, dtype=torch.float64)
     count = torch.zeros(distances + 1, dtype=torch.int64)
-    state, at = layer.initial_state(batch, xs), 0  # the state before step ``at``
-    for first in range(0, steps, copies):  # the losses at steps first, first + 1, ..., before last
-        last, begin = min(first + copies, steps), max(0, first - distances)
-        if begin > at:
+    state, here = layer.initial_state(batch, xs), 0  # the state before step ``here``
+    for own in chosen.split(copies):  # the losses at these steps
+        last, begin = int(own[-1]) + 1, max(0, int(own[0]) - distances)
+        if begin > here:
             with torch.no_grad():
-                _, state = layer.through_layers(xs[at:begin], state, need_output=False)
-            at = begin
-        norms = _norms(layer, xs[begin:last], state, loss, targets, first - begin, last - first, begin)
+                _, state = layer.through_layers(xs[here:begin], state, need_output=False)
+            here = begin
+        norms = _norms(layer, xs[begin:last], state, loss, targets, own, begin)
         for distance in range(min(distances, last - 1) + 1):
-            rows = torch.arange(max(first, distance), last)  # those with a step so far back
-            found = norms[rows - distance - begin, rows - first].double()  # (rows, batch)
+            row = torch.nonzero(own >= distance).squeeze(1)  # those with a step this far back
+            found = norms[own[row] - distance - begin, row].double()  # (rows, batch)
             total[distance] += found.sum()
             largest[distance] = torch.maximum(largest[distance], found.max())
             count[distance] += found.numel()
@@ -141,20 +147,19 @@ def _norms(
     state: State,
     loss: Callable[..., Tensor],
     targets: Tensor | None,
-    offset: int,
-    rows: int,
+    at: Tensor,
     begin: int,
 ) -> Tensor:  # (time, rows, batch)
-    """‖∂ p_s / ∂ x_t‖ for t in the stretch and s = begin + offset + row, one copy of the stretch per row."""
-    steps, batch, features = xs.shape
+    """‖∂ p_s / ∂ x_t‖ for t in the stretch, which begins at ``begin``, and s in ``at``, one copy per row."""
+    (steps, batch, features), rows = xs.shape, len(at)
     copied = xs.unsqueeze(1).expand(-1, rows, -1, -1).reshape(steps, rows * batch, features).requires_grad_()
     start = tuple(entry.detach().unsqueeze(1).expand(-1, rows, -1, -1).flatten(1, 2) for entry in state)
     with torch.enable_grad():
         outputs, _ = layer.through_layers(copied, start)
         assert outputs is not None
         row = torch.arange(rows)
-        own = outputs.unflatten(1, (rows, batch))[offset + row, row].flatten(0, 1)  # (rows · batch, hidden)
-        losses = loss(own) if targets is None else loss(own, targets[begin + offset + row].flatten(0, 1))
+        own = outputs.unflatten(1, (rows, batch))[at - begin, row].flatten(0, 1)  # (rows · batch, hidden)
+        losses = loss(own) if targets is None else loss(own, targets[at].flatten(0, 1))
         if losses.shape != (rows * batch,):
             raise ShapeError(
                 f"gradient_reach expects loss to give one number per row, ({rows * batch},), got "

@@ -122,6 +122,7 @@ def fit(
     progress: bool = True,
     label: str = "training",
     watch: Callable[[int], None] | None = None,
+    evaluated: Callable[[int], None] | None = None,
     devices: int = 1,
     accelerator: str = "cpu",
 ) -> Outcome:
@@ -138,6 +139,7 @@ def fit(
         progress: show a bar, or lines without a terminal.
         label: what the bar says.
         watch: called after every update with the number of updates made.
+        evaluated: called after every evaluation, when the log has it, in the first process only.
         devices, accelerator: as in Lightning Fabric. Under ``torchrun`` its processes are used.
 
     Returns:
@@ -169,7 +171,7 @@ def fit(
     fabric = _fabric(devices, accelerator)
     with _others_alive(fabric, folder), _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
         sums.check(folder, sums.SETTINGS)
-        run = _Run(fabric, model, task, training, folder, watch)
+        run = _Run(fabric, model, task, training, folder, watch, evaluated)
         if (outcome := ended(folder)) is not None:
             return outcome
         shown = make_progress(label, progress and fabric.is_global_zero)
@@ -221,9 +223,10 @@ class _Run:
 
     def __init__(
         self, fabric: Any, model: nn.Module, task: Task, training: Training, folder: Path,
-        watch: Callable[[int], None] | None,
+        watch: Callable[[int], None] | None, evaluated: Callable[[int], None] | None,
     ):  # fmt: skip
-        self.fabric, self.task, self.training, self.folder, self.watch = fabric, task, training, folder, watch
+        self.fabric, self.task, self.training, self.folder = fabric, task, training, folder
+        self.watch, self.evaluated = watch, evaluated
         self.spec = task.spec
         self.class_weights = torch.tensor(weights) if (weights := getattr(task.spec, "class_weights", ())) else None
         self.raw = model
@@ -304,6 +307,8 @@ class _Run:
             if at.update > at.evaluated and (late or at.update % self.every == 0 or at.update >= self.updates):
                 self._evaluate(records)
                 progress.evaluated(at.update, self._score())
+                if self.evaluated is not None and main:
+                    self.evaluated(at.update)
             reason = f"The {training.seconds:g} seconds of training are over." if late else self._reason_to_stop()
             if at.update >= self.updates or reason:
                 break
