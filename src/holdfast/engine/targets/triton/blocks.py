@@ -313,8 +313,8 @@ class Blocks:
             self.parameter("scratch_memory")
             parts, names = list[tuple[Window, int]](), list[tuple[str, str]]()
             for first, depth in self.windows(tile):
+                left, columns = self._left(tile, (first, depth)), self.columns(max(depth, 2))  # may use scratch itself
                 parts.append(((first, depth), self.scratch))
-                left, columns = self._left(tile, (first, depth)), self.columns(max(depth, 2))
                 names.append((f"scratch + {self._shifted(columns, self.scratch)}", left))
                 self.scratch += max(wide(max(depth, 2)), self.shape.depth)
             self.body.append("tl.debug_barrier()  # the last reader is done")
