@@ -132,7 +132,7 @@ class NoBoundError(HoldfastError, NotImplementedError):
 
 
 class FusedError(HoldfastError, RuntimeError):
-    """``backend="fused"`` was asked for by name and cannot run this cell or this call."""
+    """``backend="fused"`` or "triton" was asked for by name and cannot run this cell or this call."""
 
 
 class FusedFallbackWarning(UserWarning):

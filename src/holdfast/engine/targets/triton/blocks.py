@@ -244,6 +244,8 @@ class Blocks:
         stride = tile.matrix.shape[1]
         if features == 1:
             return self._column_product(tile, pointer, stride, start)
+        if self.shape.lanes < 16:  # too few rows for a product of blocks, and only narrow ones are left here
+            return self._written_out(tile, pointer, stride, window)
         if self.shape.way is Way.STREAMED and not tile.is_narrow:
             return self._streamed(tile, pointer, stride, window)
         total = None
@@ -254,6 +256,16 @@ class Blocks:
             total = self.name(f'tl.dot({left}, {matrix}, {more}input_precision="ieee")', "p")
         assert total is not None
         return total
+
+    def _written_out(self, tile: tiles.Product, pointer: str, stride: int, window: Window) -> str:
+        """A narrow product, feature by feature of the tile."""
+        (start, features), columns = window, self.columns(window[1])
+        guard = "" if wide(features) == features else f", mask={columns} < {features}, other=0.0"
+        texts = []
+        for j in range(tile.tile.features):
+            weights = f"tl.load({pointer} + {self._shifted(columns, j * stride + start)}{guard}).to(tl.float32)"
+            texts.append(f"{self.value(tile.tile, (j, 1))} * {weights}")
+        return self.name(" + ".join(texts))
 
     def _left(self, tile: Tile, window: Window) -> str:
         """The left side of a product: at least 16 columns, zeros past the last feature, in the scan's type."""

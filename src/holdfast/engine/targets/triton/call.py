@@ -8,22 +8,25 @@ new kernel with the plain loop, and the node of autograd.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import itertools
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from holdfast.cells import Cell
 from holdfast.engine.program.tiles import Kind, Outer, Slot
 from holdfast.engine.targets.cpu.call import Call, scan_fused
 from holdfast.engine.targets.cpu.pack import Grads, Tensors, rows
-from holdfast.engine.targets.cpu.plan import Plan
-from holdfast.engine.targets.triton import pack, ways
+from holdfast.engine.targets.cpu.plan import Plan, plan_for
+from holdfast.engine.targets.triton import pack, replay, ways
 from holdfast.engine.targets.triton.plan import Stage, TritonPlan
 from holdfast.engine.targets.triton.shape import Shape, Way
 from holdfast.types import State
 
-__all__ = ["TritonCall", "scan_triton"]
+__all__ = ["TritonCall", "fused_source", "runs_on", "scan_triton"]
 
 
 class TritonCall(Call):
@@ -44,6 +47,45 @@ class TritonCall(Call):
         return torch.empty(shape, dtype=self.plan.dtype, device=self.device)
 
     def forward(
+        self, source: Tensor, state: Tensors, values: Tensors, output: Tensor | None, *, gradient: bool
+    ) -> tuple[State, list[Tensor]]:
+        if self.shape.way is not Way.STEPS:
+            return self._forward(source, state, values, output, gradient=gradient)
+        count, draws = len(state), len(self.noise)
+
+        def run(lengths: Tensor | None, *tensors: Tensor) -> list[Tensor | None]:
+            noise, (source, *rest) = tensors[:draws], tensors[draws:]
+            call = dataclasses.replace(self, lengths=lengths, noise=noise)
+            made = None if output is None else self.empty(tuple(output.shape))
+            last, kept = call._forward(source, rest[:count], rest[count:], made, gradient=gradient)
+            return [made, *last, *kept]
+
+        key = ("forward", self.shape, self.reverse, self.source_grad, output is None, gradient)
+        tensors = (self.lengths, *self.noise, source, *state, *values)
+        made, *rest = replay.replayed(self.plan.records, key, run, tensors)
+        if output is not None:
+            output.copy_(made)  # type: ignore[arg-type]
+        return tuple(rest[:count]), rest[count:]  # type: ignore[return-value]
+
+    def backward(
+        self, source: Tensor, state: Tensors, values: Tensors, output: Tensor, kept: Tensors, grads: Grads
+    ) -> tuple[Tensor | None, ...]:
+        if self.shape.way is not Way.STEPS:
+            return self._backward(source, state, values, output, kept, grads)
+        ends = [0, *itertools.accumulate((len(self.noise), len(grads), len(state), len(values)))]
+
+        def run(lengths: Tensor | None, source: Tensor, output: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
+            noise, grads, state, values = (tensors[a:b] for a, b in itertools.pairwise(ends))
+            call = dataclasses.replace(self, lengths=lengths, noise=noise)
+            return call._backward(source, state, values, output, tensors[ends[-1] :], grads)
+
+        key = ("backward", self.shape, self.reverse, self.source_grad)
+        tensors = (self.lengths, source, output, *self.noise, *grads, *state, *values, *kept)
+        return tuple(replay.replayed(self.plan.records, key, run, tensors))
+
+    # -- one direction -----------------------------------------------------------------------------------------------
+
+    def _forward(
         self, source: Tensor, state: Tensors, values: Tensors, output: Tensor | None, *, gradient: bool
     ) -> tuple[State, list[Tensor]]:
         plan, program = self.plan, self.plan.lowered(self.source_grad).forward
@@ -72,7 +114,7 @@ class TritonCall(Call):
             current, spare = spare, [torch.empty_like(entry) for entry in last] if t == 0 else current
         return tuple(current), kept
 
-    def backward(
+    def _backward(
         self, source: Tensor, state: Tensors, values: Tensors, output: Tensor, kept: Tensors, grads: Grads
     ) -> tuple[Tensor | None, ...]:
         plan, lowered = self.plan, self.plan.lowered(self.source_grad)
@@ -176,3 +218,18 @@ class TritonCall(Call):
 
 
 scan_triton: Any = functools.partial(scan_fused, target=TritonCall)
+
+
+def runs_on(device: torch.device) -> bool:
+    """Whether kernels run there: on a GPU, or, where Triton's interpreter is in use, on the CPU."""
+    return device.type == ("cpu" if ways.interpreted() else "cuda")
+
+
+def fused_source(cell: Cell) -> str:
+    """Both directions of a scan as Triton source; see ``holdfast.fused_source``."""
+    with torch.enable_grad():
+        plan = plan_for(cell, tuple(cell.weights()), gradient=True, kind=TritonPlan)
+    source_grad, shape = not plan.fold, Shape(plan.dtype, masked=False)
+    forward = plan.forward_stages(shape, True, True, source_grad)
+    backward = plan.backward_stages(shape, True, source_grad)
+    return "\n\n".join(stage.kernel.text for stage in (*forward, *backward))

@@ -19,6 +19,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from holdfast.engine.program.tiles import AngleSum, Input, Kind, Outer, Product, RowSum, Slot, StepProgram, Tile
 from holdfast.engine.targets.triton.blocks import Blocks, Load
 from holdfast.engine.targets.triton.functions import FUNCTIONS
@@ -32,7 +35,7 @@ COUNTS = ("steps", "batch", "t")  # numbers that change from scan to scan: Trito
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
     """``parameters``: name to Triton's type; ``tables``: whole numbers known beforehand, by parameter; ``scratch``:
-    columns of memory for each sample of a program; ``angle_sums``: rotations, by the parameter that sums their angles.
+    columns of memory for each sample of a program.
     """
 
     name: str
@@ -50,6 +53,16 @@ class Kernel:
         namespace: dict[str, Any] = {"__name__": "holdfast.engine.targets.triton.generated"}
         exec(compile(self.text, file, "exec"), namespace)  # text that emit.py wrote, from names and numbers of its own
         return namespace[self.name]
+
+    def tables_on(self, device: torch.device) -> dict[str, Tensor]:
+        """The tables as tensors."""
+        known = self.__dict__.setdefault("_tables", {})
+        if device not in known:
+            made = {
+                name: torch.tensor(entries, dtype=torch.int32, device=device) for name, entries in self.tables.items()
+            }
+            known[device] = made
+        return known[device]
 
 
 def stored_sides(program: StepProgram) -> tuple[Tile, ...]:

@@ -1,14 +1,14 @@
 """Tensors as a kernel's parameters: pointers and strides, weights, tables of rotations, sums.
 
-    given = Given(batch, reverse=...)
-    given.over_time("x", xs), given.per_sample("first0", h), ...
-    given.run(kernel), or given.run(kernel, t) for one step
+given = Given(batch, reverse=...)
+given.over_time("x", xs), given.per_sample("first0", h), ...
+given.run(kernel), or given.run(kernel, t) for one step
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,10 +17,9 @@ from torch import Tensor
 from holdfast.engine.program import tiles
 from holdfast.engine.targets.triton.blocks import turn_key
 from holdfast.engine.targets.triton.emit import Kernel
+from holdfast.engine.targets.triton.resources import OPTIONS
 
 __all__ = ["Given", "total"]
-
-OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}  # a pipeline must not load scratch memory before it is written
 
 
 class Given:
@@ -30,11 +29,10 @@ class Given:
         self.steps, self.batch, self.device, self.reverse = steps, batch, device, reverse
         self._fixed: dict[str, Any] = {"steps": steps, "batch": batch}
         self._series: dict[str, Tensor] = {}
-        if lengths is not None or batch:
-            length = torch.full((batch,), steps, device=device) if lengths is None else lengths
-            births = steps - length if reverse else torch.zeros_like(length)
-            deaths = torch.full_like(length, steps) if reverse else length
-            self._fixed |= {"births": births.to(torch.int32), "deaths": deaths.to(torch.int32)}
+        length = torch.full((batch,), steps, device=device) if lengths is None else lengths
+        births = steps - length if reverse else torch.zeros_like(length)
+        deaths = torch.full_like(length, steps) if reverse else length
+        self._fixed |= {"births": births.to(torch.int32), "deaths": deaths.to(torch.int32)}
 
     def over_time(self, name: str, tensor: Tensor) -> None:
         """A tensor (time, batch, features), from its first step in the scan's direction on."""
@@ -59,9 +57,6 @@ class Given:
     def weights(self, kernels: Iterable[Kernel], roots: Iterable[tiles.Tile], weights: tuple[Tensor, ...]) -> None:
         """Weights and tables that the kernels read."""
         wanted = {name for kernel in kernels for name in kernel.parameters}
-        for kernel in kernels:
-            for name, entries in kernel.tables.items():
-                self._fixed[f"{id(kernel)} {name}"] = _table(kernel, entries, self.device)
         dtype = next((w.dtype for w in weights if w.is_floating_point()), torch.float32)
         for index, weight in enumerate(weights):
             if {f"w{index}", f"m{index}"} & wanted:
@@ -102,13 +97,9 @@ class Given:
             for name in kernel.parameters:
                 if name in self._series:
                     values[name] = self.at(name, t)
-        values |= {name: self._fixed[f"{id(kernel)} {name}"] for name in kernel.tables}
+        values |= kernel.tables_on(self.device)
         arguments = [values[name] if name in values else self._fixed[name] for name in kernel.parameters]
         kernel.function[(programs,)](*arguments, num_warps=kernel.shape.warps, **OPTIONS)
-
-
-def _table(kernel: Kernel, entries: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.tensor(entries, dtype=torch.int32, device=device)
 
 
 def _turns(angles: Tensor, permutations: Tensor, *, back: bool) -> tuple[Tensor, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from holdfast.engine.program.tiles import Input, Kind, Product, Slot, StepProgram, Tile, in_order, read_by
 from holdfast.engine.targets.cpu.plan import Plan, remembered
 from holdfast.engine.targets.triton.emit import Kernel, emit_backward, emit_forward, stored_sides
+from holdfast.engine.targets.triton.replay import Record
 from holdfast.engine.targets.triton.shape import TYPES, Shape, Way
 
 __all__ = ["Stage", "TritonPlan"]
@@ -30,10 +31,13 @@ class Stage:
     writes: dict[Tile, str]
 
 
+@dataclasses.dataclass(eq=False)
 class TritonPlan(Plan):
     """A traced step and the kernels made of it so far."""
 
     dtypes: ClassVar[Collection[torch.dtype]] = TYPES
+    shapes: dict[bool, Shape] = dataclasses.field(default_factory=dict)  # what ways.py settled on, masked or not
+    records: dict[Hashable, Record] = dataclasses.field(default_factory=dict)  # of launches, replay.py
 
     @remembered
     def stored_sides(self, source_grad: bool) -> tuple[Tile, ...]:
