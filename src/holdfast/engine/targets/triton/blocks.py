@@ -252,8 +252,8 @@ class Blocks:
         for first, depth in self.windows(tile.tile):
             matrix = self._matrix(pointer, stride, (first, depth), window)
             left = self._left(tile.tile, (first, depth))
-            more = "" if total is None else f"{total}, "
-            total = self.name(f'tl.dot({left}, {matrix}, {more}input_precision="ieee")', "p")
+            start = f"tl.zeros(({self.shape.lanes}, {wide(features)}), tl.float32)" if total is None else total
+            total = self.name(f"product({left}, {matrix}, {start})", "p")
         assert total is not None
         return total
 
@@ -315,7 +315,7 @@ class Blocks:
             self.body += [
                 f"for k in range(0, {depth}, {step}):",
                 f"    left = tl.load(scratch + {place} + k + tl.arange(0, {step})[None, :])",
-                f'    {total} = tl.dot(left, tl.load({matrix}{mask}), {total}, input_precision="ieee")',
+                f"    {total} = product(left, tl.load({matrix}{mask}), {total})",
             ]
         return total
 

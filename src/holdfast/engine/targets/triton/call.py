@@ -22,6 +22,7 @@ from holdfast.engine.targets.cpu.call import Call, scan_fused
 from holdfast.engine.targets.cpu.pack import Grads, Tensors, rows
 from holdfast.engine.targets.cpu.plan import Plan, plan_for
 from holdfast.engine.targets.triton import pack, replay, ways
+from holdfast.engine.targets.triton.functions import IS_INTERPRETED
 from holdfast.engine.targets.triton.plan import Stage, TritonPlan
 from holdfast.engine.targets.triton.shape import Shape, Way
 from holdfast.types import State
@@ -222,7 +223,7 @@ scan_triton: Any = functools.partial(scan_fused, target=TritonCall)
 
 def runs_on(device: torch.device) -> bool:
     """Whether kernels run there: on a GPU, or, where Triton's interpreter is in use, on the CPU."""
-    return device.type == ("cpu" if ways.interpreted() else "cuda")
+    return device.type == ("cpu" if IS_INTERPRETED else "cuda")
 
 
 def fused_source(cell: Cell) -> str:

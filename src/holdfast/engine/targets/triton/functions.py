@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["FUNCTIONS"]
+__all__ = ["FUNCTIONS", "IS_INTERPRETED"]
 
 
 @triton.jit
@@ -146,6 +146,21 @@ def elu_backward_of_result(grad, alpha, scale, input_scale, saved):
     return grad * tl.where(saved > 0, scale, input_scale * (saved + alpha * scale))
 
 
+# -- products ----------------------------------------------------------------------------------------------------------
+
+IS_INTERPRETED = type(maximum).__name__ == "InterpretedFunction"  # TRITON_INTERPRET=1 was set when Triton was imported
+# Triton's interpreter multiplies the bits of bfloat16 numbers. In float32 their products are the same, and exact.
+_WIDENED = tl.constexpr(IS_INTERPRETED)
+
+
+@triton.jit
+def product(a, b, total):
+    """Total + a b, summed in float32."""
+    if _WIDENED:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision="ieee")
+
+
 # -- features ----------------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +246,7 @@ def rotate_back(grad, output, first, second, cosines, sines, sums, sublayers: tl
 
 FUNCTIONS = (
     "added", "column", "elu", "elu_backward", "elu_backward_of_result", "expm1", "gelu", "gelu_backward", "gelu_tanh",
-    "gelu_tanh_backward", "grouped", "largest", "log1p", "maximum", "minimum", "picked", "power", "rotate",
+    "gelu_tanh_backward", "grouped", "largest", "log1p", "maximum", "minimum", "picked", "power", "product", "rotate",
     "rotate_back", "rounded", "running", "sigmoid", "sign", "silu_backward", "softplus", "softplus_backward", "tanh",
     "truncated",
 )  # fmt: skip

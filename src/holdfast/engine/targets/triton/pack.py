@@ -7,16 +7,19 @@ given.run(kernel), or given.run(kernel, t) for one step
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from holdfast.engine.program import tiles
 from holdfast.engine.targets.triton.blocks import turn_key
 from holdfast.engine.targets.triton.emit import Kernel
+from holdfast.engine.targets.triton.functions import IS_INTERPRETED
 from holdfast.engine.targets.triton.resources import OPTIONS
 
 __all__ = ["Given", "total"]
@@ -99,7 +102,8 @@ class Given:
                     values[name] = self.at(name, t)
         values |= kernel.tables_on(self.device)
         arguments = [values[name] if name in values else self._fixed[name] for name in kernel.parameters]
-        kernel.function[(programs,)](*arguments, num_warps=kernel.shape.warps, **OPTIONS)
+        with np.errstate(all="ignore") if IS_INTERPRETED else contextlib.nullcontext():  # the interpreter runs on NumPy
+            kernel.function[(programs,)](*arguments, num_warps=kernel.shape.warps, **OPTIONS)
 
 
 def _turns(angles: Tensor, permutations: Tensor, *, back: bool) -> tuple[Tensor, ...]:

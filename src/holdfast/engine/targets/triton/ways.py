@@ -13,26 +13,22 @@ import math
 from collections.abc import Iterator
 
 from holdfast.engine.program.tiles import Product, StepProgram, in_order
-from holdfast.engine.targets.triton import functions, resources
+from holdfast.engine.targets.triton import resources
 from holdfast.engine.targets.triton.emit import Kernel
+from holdfast.engine.targets.triton.functions import IS_INTERPRETED
 from holdfast.engine.targets.triton.plan import TritonPlan
 from holdfast.engine.targets.triton.shape import Shape, Way
 
-__all__ = ["candidates", "interpreted", "kernels", "settled", "shape_for"]
+__all__ = ["candidates", "kernels", "settled", "shape_for"]
 
-HELD_MOST = 24 << 10  # numbers in all matrices of a step, above which compiling a kernel that holds them is not tried
-
-
-def interpreted() -> bool:
-    """Whether Triton runs kernels by its interpreter: TRITON_INTERPRET=1 was set when it was imported."""
-    return type(functions.tanh).__name__ == "InterpretedFunction"
+HELD_MOST = 8 << 10  # numbers in all matrices of a step, above which compiling a kernel that holds them is not tried
 
 
 def shape_for(plan: TritonPlan, *, masked: bool) -> Shape:
     """How a scan of this plan is laid out on this machine's GPU; the interpreter takes the first way there is."""
     if masked not in plan.shapes:
         first = next(candidates(plan, masked=masked))
-        plan.shapes[masked] = first if interpreted() else settled(plan, resources.target_here(), masked=masked)
+        plan.shapes[masked] = first if IS_INTERPRETED else settled(plan, resources.target_here(), masked=masked)
     return plan.shapes[masked]
 
 
