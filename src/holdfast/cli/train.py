@@ -111,6 +111,7 @@ def train(
     run: Annotated[Path | None, _where(help="Run folder.", show_default="runs/TASK-CELL-N")] = None,
     figure: Annotated[Path | None, _where(help="Plot file of a comparison.", show_default="RUN/comparison.png")] = None,
     devices: Annotated[int, _where(min=1, help="Number of processes that share each batch.")] = 1,
+    accelerator: Annotated[str, _where(help="Kind of device: cpu, cuda, mps or auto.")] = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -150,7 +151,8 @@ def train(
             "TASK": task,
             "--figure": figure,
         }
-        _refuse(data, {**given, "--devices": devices > 1}, options)
+        elsewhere = {"--devices": devices > 1, "--accelerator": accelerator != "cpu"}
+        _refuse(data, {**given, **elsewhere}, options)
         from holdfast.estimators.forecast_run import ForecastRequest
 
         columns = tuple(forecast), horizon or 12, tuple(known or ()), time, sequence
@@ -164,7 +166,9 @@ def train(
     for sentence in chosen.choices:
         say(in_flags(sentence))
     if len(chosen.settings) == 1:
-        _one(chosen, run, devices, quiet, as_json)
+        _one(chosen, run, {"devices": devices, "accelerator": accelerator}, quiet, as_json)
+    elif accelerator != "cpu":
+        raise ConfigError("--accelerator works with one cell; train the cells with one command each.")
     elif devices > 1:
         raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
@@ -206,14 +210,14 @@ def _forecast(request: ForecastRequest, run: Path | None, as_json: bool) -> None
     show(f"Next: holdfast predict {folder} --out forecast.csv")
 
 
-def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool) -> None:
+def _one(chosen: Chosen, run: Path | None, where: dict[str, Any], quiet: bool, as_json: bool) -> None:
     from holdfast.runs.train import train_run
 
     settings, task = chosen.settings[0], chosen.tasks[0]
     name = settings.network.name
-    folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
+    folder = _folder(run, f"{settings.task_name}-{name}", several=where["devices"] > 1)
     say(f"Run folder: {folder}")
-    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name)
+    outcome = train_run(settings, folder, task=task, progress=not quiet, label=name, **where)
     show_outcome(folder, outcome, as_json, task)
     _draw(folder, task)
 

@@ -1,5 +1,6 @@
 """What ``backend="triton"`` refuses, what it says, and what it prints."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -10,7 +11,9 @@ import torch
 import holdfast as hf
 from helpers.cells import assert_same_scan
 from holdfast.engine.program.settings import PLANS
-from holdfast.engine.targets.triton import operators
+from holdfast.engine.targets.cpu.plan import plan_for
+from holdfast.engine.targets.triton import operators, resources, ways
+from holdfast.engine.targets.triton.plan import TritonPlan
 from holdfast.errors import FusedError, SettingError
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off where there is a GPU")
@@ -87,21 +90,31 @@ def test_the_source_is_printed():
 
 def test_kernels_compile_without_a_gpu_and_keep_their_values_in_registers():
     """Triton's compiler, for NVIDIA and AMD, and the assembler's report on spills."""
-    code = """
-import torch, holdfast as hf
-from holdfast.engine.targets.cpu.plan import plan_for
-from holdfast.engine.targets.triton import resources, ways
-from holdfast.engine.targets.triton.plan import TritonPlan
-for cell, name in ((hf.RNNCell(16, 16), "sm_80"), (hf.VPRNNCell(16, 16, sublayers=2), "gfx942")):
-    plan = plan_for(cell, tuple(cell.weights()), gradient=True, kind=TritonPlan)
-    shape = next(ways.candidates(plan, masked=False))
-    for kernel in ways.kernels(plan, shape):
-        print(name, kernel.name, resources.resources(kernel, resources.TARGETS[name]).spills)
-"""
-    done = run(code)
-    assert done.stdout.splitlines() == [
-        "sm_80 forward 0",
-        "sm_80 backward 0",
-        "gfx942 forward 0",
-        "gfx942 backward 0",
-    ], done.stderr
+    cells = ((hf.RNNCell(16, 16), "sm_80"), (hf.VPRNNCell(16, 16, sublayers=2), "gfx942"))
+    for cell, name in cells:
+        plan = plan_for(cell.float(), tuple(cell.weights()), gradient=True, kind=TritonPlan)
+        kernels = tuple(ways.kernels(plan, next(ways.candidates(plan, masked=False))))
+        forward, backward = resources.resources(kernels, resources.TARGETS[name])
+        assert forward.spills == backward.spills == 0
+        assert 0 < forward.registers <= 256
+
+
+def test_a_kernel_that_does_not_compile_is_not_taken():
+    """The compiler's process may even die: the next way is tried."""
+    broken = dataclasses.replace(a_kernel(), text="import os\nos.abort()\n")
+    assert resources.resources([broken], resources.TARGETS["sm_80"]) is None
+    assert not ways.fits(None, resources.TARGETS["sm_80"])
+
+
+def a_kernel():
+    cell = hf.RNNCell(2, 3).float()
+    plan = plan_for(cell, tuple(cell.weights()), gradient=False, kind=TritonPlan)
+    return next(ways.kernels(plan, next(ways.candidates(plan, masked=False))))
+
+
+def test_the_register_report_decides():
+    """A spill, too much shared memory, or no report: the way is not taken."""
+    target = resources.TARGETS["sm_80"]
+    assert ways.fits([resources.Resources(255, 0, 1000)], target)
+    assert not ways.fits([resources.Resources(40, 0, 1000), resources.Resources(255, 4, 1000)], target)
+    assert not ways.fits([resources.Resources(40, 0, 200_000)], target)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import linecache
 import re
 from collections.abc import Collection, Mapping
@@ -27,7 +28,7 @@ from holdfast.engine.targets.triton.blocks import Blocks, Load
 from holdfast.engine.targets.triton.functions import FUNCTIONS
 from holdfast.engine.targets.triton.shape import Shape, Way, wide
 
-__all__ = ["Kernel", "emit_backward", "emit_forward", "stored_sides"]
+__all__ = ["Kernel", "emit_backward", "emit_forward", "function_of", "stored_sides"]
 
 COUNTS = ("steps", "batch", "t")  # numbers that change from scan to scan: Triton must not compile for each value
 
@@ -47,12 +48,8 @@ class Kernel:
 
     @functools.cached_property
     def function(self) -> Any:
-        """The kernel as a Triton function. Its source exists in memory only; Triton reads it through ``linecache``."""
-        file = f"<holdfast {self.name} {id(self):x}>"
-        linecache.cache[file] = (len(self.text), None, self.text.splitlines(keepends=True), file)
-        namespace: dict[str, Any] = {"__name__": "holdfast.engine.targets.triton.generated"}
-        exec(compile(self.text, file, "exec"), namespace)  # text that emit.py wrote, from names and numbers of its own
-        return namespace[self.name]
+        """The kernel as a Triton function."""
+        return function_of(self.name, self.text)
 
     def tables_on(self, device: torch.device) -> dict[str, Tensor]:
         """The tables as tensors."""
@@ -63,6 +60,15 @@ class Kernel:
             }
             known[device] = made
         return known[device]
+
+
+def function_of(name: str, text: str) -> Any:
+    """A kernel's source as a Triton function. It exists in memory only; Triton reads it through ``linecache``."""
+    file = f"<holdfast {name} {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {"__name__": "holdfast.engine.targets.triton.generated"}
+    exec(compile(text, file, "exec"), namespace)  # text that ``_Step.kernel`` wrote, from names and numbers of its own
+    return namespace[name]
 
 
 def stored_sides(program: StepProgram) -> tuple[Tile, ...]:

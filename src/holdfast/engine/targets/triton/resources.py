@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
+import os
 import re
 import subprocess
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from holdfast.engine.targets.triton.emit import Kernel
+from holdfast.engine.targets.triton.emit import Kernel, function_of
 
 __all__ = ["TARGETS", "Resources", "compiled", "largest_shared", "resources", "target_here"]
 
@@ -51,35 +55,52 @@ def largest_shared(target: GPUTarget) -> int:
     return SHARED.get(str(target.arch), 48 << 10)
 
 
-def compiled(kernel: Kernel, target: GPUTarget) -> Any:
-    """The kernel as Triton compiles it, with pointers and strides aligned as tensors usually are."""
-    names = list(kernel.parameters)
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if kernel.parameters[name] != "i32"}
-    source = ASTSource(kernel.function, dict(kernel.parameters), {}, aligned)
-    return triton.compile(source, target=target, options={"num_warps": kernel.shape.warps, **OPTIONS})
+def compiled(function: Any, parameters: Mapping[str, str], warps: int, target: GPUTarget) -> Any:
+    """A kernel as Triton compiles it, with pointers and strides aligned as tensors usually are."""
+    aligned = {(i,): [["tt.divisibility", 16]] for i, kind in enumerate(parameters.values()) if kind != "i32"}
+    source = ASTSource(function, dict(parameters), {}, aligned)
+    return triton.compile(source, target=target, options={"num_warps": warps, **OPTIONS})
 
 
-def resources(kernel: Kernel, target: GPUTarget) -> Resources:
-    known = kernel.__dict__.setdefault("_resources", {})
-    if target not in known:
-        made = compiled(kernel, target)
-        read = _of_nvidia if target.backend == "cuda" else _of_amd
-        known[target] = read(made, target)
-    return known[target]
+def resources(kernels: Sequence[Kernel], target: GPUTarget) -> list[Resources] | None:
+    """What each kernel takes; None if one of them cannot be compiled.
+
+    A process of its own compiles them: an assertion that fails inside the compiler ends the process.
+    """
+    asked = {
+        "target": [target.backend, target.arch, target.warp_size],
+        "kernels": [[k.name, k.text, dict(k.parameters), k.shape.warps] for k in kernels],
+    }
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-W", "ignore", "-m", __name__]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, env=environment)
+    if done.returncode:
+        return None
+    return [Resources(*numbers) for numbers in json.loads(done.stdout.splitlines()[-1])]
 
 
-def _of_nvidia(made: Any, target: GPUTarget) -> Resources:
-    """From the assembler's report."""
-    suffix = "a" if target.arch >= 90 else ""  # as Triton assembles it
+def _answer(asked: dict[str, Any]) -> list[tuple[int, int, int]]:
+    """What the process of ``resources`` does."""
+    target, found = GPUTarget(*asked["target"]), []
+    for name, text, parameters, warps in asked["kernels"]:
+        made = compiled(function_of(name, text), parameters, warps, target)
+        use = (_of_nvidia if target.backend == "cuda" else _of_amd)(made)
+        found.append(dataclasses.astuple(use))
+    return found
+
+
+def _of_nvidia(made: Any) -> Resources:
+    """From the machine code that would run: what a thread keeps on its stack is what did not fit into registers."""
     with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "kernel.ptx"
-        source.write_text(made.asm["ptx"])
-        command = [_assembler(), "-v", f"--gpu-name=sm_{target.arch}{suffix}", str(source), "-o", f"{source}.o"]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return Resources(_number(r"Used (\d+) registers", said), _number(r"(\d+) bytes spill stores", said), _shared(made))
+        code = Path(folder) / "kernel.cubin"
+        code.write_bytes(made.asm["cubin"])
+        command = [_dumper(), "--dump-resource-usage", str(code)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    stack = _number(r"STACK:(\d+)", said) + _number(r"LOCAL:(\d+)", said)
+    return Resources(_number(r"REG:(\d+)", said), stack, _shared(made))
 
 
-def _of_amd(made: Any, target: GPUTarget) -> Resources:
+def _of_amd(made: Any) -> Resources:
     """From the code object's metadata."""
     text = made.asm["amdgcn"]
     return Resources(
@@ -99,6 +120,10 @@ def _number(pattern: str, text: str) -> int:
 
 
 @functools.cache
-def _assembler() -> str:
-    """NVIDIA's assembler, which comes with Triton."""
-    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas")
+def _dumper() -> str:
+    """NVIDIA's tool that reads machine code, which comes with Triton."""
+    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump")
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer(json.load(sys.stdin))))

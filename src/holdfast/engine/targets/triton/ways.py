@@ -36,8 +36,8 @@ def settled(plan: TritonPlan, target: resources.GPUTarget, *, masked: bool = Fal
     """The first candidate that fits, for any GPU that Triton compiles for."""
     shape = None
     for shape in candidates(plan, masked=masked):
-        if all(fits(kernel, target) for kernel in kernels(plan, shape)):
-            return shape
+        if fits(resources.resources(tuple(kernels(plan, shape)), target), target):
+            break
     assert shape is not None
     return shape
 
@@ -52,9 +52,10 @@ def candidates(plan: TritonPlan, *, masked: bool) -> Iterator[Shape]:
     yield from (Shape(plan.dtype, masked, Way.STEPS, lanes, warps=8) for lanes in (16, 4, 1))
 
 
-def fits(kernel: Kernel, target: resources.GPUTarget) -> bool:
-    found = resources.resources(kernel, target)
-    return found.spills == 0 and found.shared <= resources.largest_shared(target)
+def fits(uses: list[resources.Resources] | None, target: resources.GPUTarget) -> bool:
+    """Whether kernels compile, keep everything in registers, and have enough shared memory."""
+    most = resources.largest_shared(target)
+    return uses is not None and all(use.spills == 0 and use.shared <= most for use in uses)
 
 
 def kernels(plan: TritonPlan, shape: Shape) -> Iterator[Kernel]:
