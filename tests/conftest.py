@@ -7,6 +7,8 @@ import pytest
 import torch
 
 os.environ.setdefault("HOLDFAST_CACHE", str(Path(__file__).parents[1] / ".cache"))  # for workers and subprocesses too
+if not torch.cuda.is_available():  # Triton reads this when it is imported, by whichever test does so first
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # a worker a core: threads of their own would only wait for each other

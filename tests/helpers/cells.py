@@ -100,13 +100,13 @@ def shaken(name, input_size, hidden_size):
 TOLERANCE = {torch.float64: {"rtol": 1e-10, "atol": 1e-12}, torch.float32: {"rtol": 1e-4, "atol": 2e-5}}
 
 
-def assert_same_scan(cell, xs, state=None, *, tolerance=None, equal_nan=False, **options):
-    """Values, last states and every gradient of the fused scan are those of the plain one."""
+def assert_same_scan(cell, xs, state=None, *, tolerance=None, equal_nan=False, backend="fused", **options):
+    """Values, last states and every gradient of the compiled scan are those of the plain one."""
     state = cell.initial_state(xs.shape[1]) if state is None else state
     results = []
-    for backend in ("fused", "reference"):
+    for way in (backend, "reference"):
         inputs = [t.detach().clone().requires_grad_(t.requires_grad) for t in (xs, *state)]
-        output, last = scan(cell, inputs[0], tuple(inputs[1:]), backend=backend, **options)
+        output, last = scan(cell, inputs[0], tuple(inputs[1:]), backend=way, **options)
         values = [*last] if output is None else [output, *last]
         weights = [w for w in cell.parameters() if w.requires_grad] + [t for t in inputs if t.requires_grad]
         torch.manual_seed(1)

@@ -548,10 +548,10 @@ def forgets(cell):
     return False
 
 
-def difference(cell, how):
+def difference(cell, how, backend="fused"):
     """One of "agrees", "refused: ..." and "differs: ..."."""
     try:
-        fused = outcome(cell, how, "fused")
+        fused = outcome(cell, how, backend)
     except FusedError as error:
         return f"refused: {error}"
     plain, close = outcome(cell, how, "reference"), nearby(cell, how)

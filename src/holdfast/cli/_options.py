@@ -9,12 +9,13 @@ import typer
 
 from holdfast.cli._names import among, runs, studies
 
-__all__ = ["Devices", "Json", "Quiet", "Root", "Run", "Which", "chosen_from", "study_name"]
+__all__ = ["Accelerator", "Devices", "Json", "Quiet", "Root", "Run", "Which", "chosen_from", "study_name"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Run = Annotated[Path, typer.Argument(help="Run folder.", autocompletion=runs)]
 Devices = Annotated[int, typer.Option(min=1, help="Number of processes that share each batch.")]
+Accelerator = Annotated[str, typer.Option(help="Kind of device: cpu, cuda, mps or auto.")]
 Root = Annotated[
     Path | None, typer.Option(help="Folder of the studies.", show_default="./studies, or those that come with Holdfast")
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli._options import Devices, Json, Quiet, Run
+from holdfast.cli._options import Accelerator, Devices, Json, Quiet, Run
 from holdfast.cli.train import show_outcome
 
 __all__ = ["EXAMPLES", "resume"]
@@ -10,8 +10,10 @@ __all__ = ["EXAMPLES", "resume"]
 EXAMPLES = ("holdfast resume runs/addition-sgornn-1",)
 
 
-def resume(run: Run, devices: Devices = 1, quiet: Quiet = False, as_json: Json = False) -> None:
+def resume(
+    run: Run, devices: Devices = 1, accelerator: Accelerator = "cpu", quiet: Quiet = False, as_json: Json = False
+) -> None:
     """Resume a run. It ends with the same weights as if it had never stopped."""
     from holdfast.runs.train import resume_run
 
-    show_outcome(run, resume_run(run, progress=not quiet, devices=devices), as_json)
+    show_outcome(run, resume_run(run, progress=not quiet, devices=devices, accelerator=accelerator), as_json)

@@ -115,6 +115,7 @@ def train(
         bool, _where("--watch", help="Write RUN/diagnosis.html again at every evaluation: open it in a browser.")
     ] = False,
     devices: Annotated[int, _where(min=1, help="Number of processes that share each batch.")] = 1,
+    accelerator: Annotated[str, _where(help="Kind of device: cpu, cuda, mps or auto.")] = "cpu",
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -154,7 +155,8 @@ def train(
             "TASK": task,
             "--figure": figure,
         }
-        _refuse(data, {**given, "--devices": devices > 1, "--watch": watch}, options)
+        elsewhere = {"--devices": devices > 1, "--accelerator": accelerator != "cpu", "--watch": watch}
+        _refuse(data, {**given, **elsewhere}, options)
         from holdfast.estimators.forecast_run import ForecastRequest
 
         columns = tuple(forecast), horizon or 12, tuple(known or ()), time, sequence
@@ -168,9 +170,11 @@ def train(
     for sentence in chosen.choices:
         say(in_flags(sentence))
     if len(chosen.settings) == 1:
-        _one(chosen, run, devices, quiet, as_json, watch)
+        _one(chosen, run, {"devices": devices, "accelerator": accelerator}, quiet, as_json, watch)
     elif watch:
         raise ConfigError("--watch works with one cell; train the cells with one command each.")
+    elif accelerator != "cpu":
+        raise ConfigError("--accelerator works with one cell; train the cells with one command each.")
     elif devices > 1:
         raise ConfigError("--devices works with one cell; train the cells with one command each.")
     else:
@@ -212,12 +216,12 @@ def _forecast(request: ForecastRequest, run: Path | None, as_json: bool) -> None
     show(f"Next: holdfast predict {folder} --out forecast.csv")
 
 
-def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: bool, watch: bool) -> None:
+def _one(chosen: Chosen, run: Path | None, where: dict[str, Any], quiet: bool, as_json: bool, watch: bool) -> None:
     from holdfast.runs.train import train_run
 
     settings, task = chosen.settings[0], chosen.tasks[0]
     name = settings.network.name
-    folder = _folder(run, f"{settings.task_name}-{name}", several=devices > 1)
+    folder = _folder(run, f"{settings.task_name}-{name}", several=where["devices"] > 1)
     say(f"Run folder: {folder}")
     look: dict[str, Any] = {}
     if watch:
@@ -225,7 +229,7 @@ def _one(chosen: Chosen, run: Path | None, devices: int, quiet: bool, as_json: b
 
         look = {"look": Watch(folder, settings, task, say), "at": "evaluations"}
         say(f"Page: {look['look'].path}")
-    outcome = train_run(settings, folder, task=task, progress=not quiet, devices=devices, label=name, **look)
+    outcome = train_run(settings, folder, task=task, progress=not quiet, label=name, **where, **look)
     show_outcome(folder, outcome, as_json, task)
     _draw(folder, task)
 

@@ -17,15 +17,25 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from holdfast.cells import Cell
 from holdfast.engine.library import scan_library
 from holdfast.engine.reference import scan_reference
-from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
+from holdfast.errors import (
+    DeviceError,
+    DTypeError,
+    FusedError,
+    FusedFallbackWarning,
+    MissingExtraError,
+    SettingError,
+    ShapeError,
+)
 from holdfast.types import State, TimeFirst
 
 __all__ = ["fused_source", "in_weights_type", "scan"]
 
 # PyTorch before 2.7 cannot tell an export from a compilation: there both take the plain loop.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
-BACKENDS = ("auto", "reference", "fused")
+BACKENDS = ("auto", "reference", "fused", "triton")
+TARGETS = ("cpu", "triton")
 _warned: set[tuple[type, str]] = set()
+_told: set[str] = set()  # types of devices of which ``auto`` has spoken
 
 
 def scan(
@@ -52,8 +62,9 @@ def scan(
         reverse: from the last step to the first; outputs stay at their steps.
         need_output: if false, the outputs are not kept: ``None`` comes in their place, and without gradients memory
             does not grow with time.
-        backend: "reference" (the plain loop), "fused" (one compiled loop on the CPU) or "auto", which takes the fastest
-            way that can do the job: fused, for an LSTM with few samples PyTorch's own kernel, else reference.
+        backend: "reference" (the plain loop), "fused" (one compiled loop on the CPU), "triton" (kernels for a GPU;
+            must be asked for) or "auto", which takes the fastest way that can do the job on the CPU: fused, for an LSTM
+            with few samples PyTorch's own kernel, else reference.
 
     Returns:
         outputs, (time, batch, hidden), and the last state, a tuple.
@@ -81,8 +92,8 @@ def scan(
     has_autocast = xs.device.type != "meta"
     with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
         weights = tuple(cell.weights())  # a constrained weight is built once, not at every step
-        if backend == "fused" or (backend == "auto" and not _is_exporting()):
-            done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
+        if backend != "reference" and not (backend == "auto" and _is_exporting()):
+            done = _fused(cell, xs, state, weights, lengths, reverse, need_output, backend=backend)
             if done is not None:
                 return done
         return scan_reference(cell, xs, state, weights, lengths=lengths, reverse=reverse, need_output=need_output)
@@ -99,11 +110,14 @@ def in_weights_type(cell: Cell, given: Any) -> Any:
     return given.to(cell.example_weight().dtype) if torch.is_autocast_enabled(given.device.type) else given
 
 
-def fused_source(cell: Cell) -> str:
+def fused_source(cell: Cell, target: str = "cpu") -> str:
     """What the fused backend makes of a cell's step, as code to read.
 
     Every value in memory has a name; ``w0``, ``w1``, ... are the weights; ``f`` runs over features, and every line is
     done for a block of samples at once. Values without a name live in registers.
+
+    Args:
+        target: "cpu", or "triton" for the source of the GPU kernels; the latter needs the extra ``gpu``.
 
     Example:
         >>> from holdfast import RNNCell
@@ -115,13 +129,16 @@ def fused_source(cell: Cell) -> str:
             return s0=s0_new
         ...
     """
-    fused = _compiler()
-    if isinstance(fused, str):
-        raise FusedError(f"{type(cell).__name__} cannot run on the fused backend: {fused}.")
+    if target not in TARGETS:
+        raise SettingError(f"fused_source knows the targets {', '.join(TARGETS)}; got {target!r}.")
+    backend = "fused" if target == "cpu" else "triton"
+    compiler = _compiler() if target == "cpu" else _triton()
+    if isinstance(compiler, str):
+        raise FusedError(f"{type(cell).__name__} cannot run on the {backend} backend: {compiler}.")
     try:
-        return fused.fused_source(cell)
-    except fused.Unsupported as reason:
-        raise FusedError(f"{type(cell).__name__} cannot run on the fused backend: {reason}.") from None
+        return compiler.fused_source(cell)
+    except compiler.Unsupported as reason:
+        raise FusedError(f"{type(cell).__name__} cannot run on the {backend} backend: {reason}.") from None
 
 
 # Note [Left alone by torch.compile]
@@ -151,21 +168,22 @@ def _fused_or_none(
     reverse: bool,
     need_output: bool,
     *,
-    must: bool,
+    backend: str,
 ) -> tuple[Tensor | None, State] | None:
-    """The fused scan; None if the call belongs to ``reference``, or (after a warning) if the cell cannot be fused."""
-    name, reason, expected = type(cell).__name__, _obstacle(xs, state), True
+    """The compiled scan; None if the call is for ``reference``, or (after a warning) if the cell cannot be fused."""
+    must, on_gpu = backend != "auto", backend == "triton"
+    name, reason, expected = type(cell).__name__, _obstacle(xs, state, on_gpu=on_gpu), True
     if reason is None:
         expected = False
         faster = None if must or lengths is not None else scan_library(cell, xs, state, reverse=reverse)
         if faster is not None:
             return (faster[0] if need_output else None), faster[1]
-        fused = _compiler()
-        if isinstance(fused, str):
-            reason = fused
+        compiler = _triton() if on_gpu else _compiler()
+        if isinstance(compiler, str):
+            reason = compiler
         else:
             try:
-                return fused.scan_fused(
+                return compiler.scan_fused(
                     cell,
                     xs,
                     state,
@@ -175,15 +193,29 @@ def _fused_or_none(
                     need_output=need_output,
                     refused=None if must else functools.partial(_warn, type(cell), "The gradient of a "),
                 )
-            except fused.Unsupported as error:
+            except compiler.Unsupported as error:
                 reason = str(error)
     if must:
         raise FusedError(
-            f'scan of {name} cannot run on the fused backend: {reason}. Use backend="reference" or "auto".'
+            f'scan of {name} cannot run on the {backend} backend: {reason}. Use backend="reference" or "auto".'
         )
     if not expected:
         _warn(type(cell), "", reason)
+    elif message := gpu_notice(xs.device.type):
+        warnings.warn(message, FusedFallbackWarning, stacklevel=4)
     return None
+
+
+def gpu_notice(device: str) -> str | None:
+    """What ``auto`` says about a scan on a device of this type: on a GPU once, that there are kernels to ask for."""
+    if device != "cuda" or device in _told:
+        return None
+    _told.add(device)
+    return (
+        'scan with backend="auto" runs on the slower reference backend on a GPU. Pass backend="triton" for compiled '
+        "kernels, which have not been timed on real hardware; each is compared with the plain loop before it is used. "
+        'Pass backend="reference" to silence this warning.'
+    )
 
 
 @functools.cache
@@ -194,6 +226,18 @@ def _compiler() -> Any:
     except ImportError as error:
         return f"{error.name} is not installed" if error.name else str(error)
     return fused
+
+
+@functools.cache
+def _triton() -> Any:
+    """The backend for GPUs."""
+    try:
+        from holdfast.engine.targets import triton
+    except ImportError as error:
+        raise MissingExtraError(
+            f"backend=\"triton\" needs {error.name or 'triton'}, which is not installed: pip install 'holdfast[gpu]'."
+        ) from error
+    return triton
 
 
 def _warn(kind: type, what: str, reason: str) -> None:
@@ -208,9 +252,14 @@ def _warn(kind: type, what: str, reason: str) -> None:
         )
 
 
-def _obstacle(xs: Tensor, state: State) -> str | None:
+def _obstacle(xs: Tensor, state: State, *, on_gpu: bool) -> str | None:
     """Why this call, whatever the cell, is for ``reference``: no warning is due then."""
-    if xs.device.type != "cpu":
+    if on_gpu and not _triton().runs_on(xs.device):
+        return (
+            f'it runs on a GPU, and xs is on {xs.device}; move the cell and xs there with .to("cuda"), or set '
+            "TRITON_INTERPRET=1 before Python starts, which runs the kernels on the CPU, slowly"
+        )
+    if not on_gpu and xs.device.type != "cpu":
         return f"it runs on the CPU, and xs is on {xs.device}"
     if _is_exporting():
         return "torch.export needs operators that PyTorch knows"

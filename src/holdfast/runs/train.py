@@ -24,7 +24,7 @@ from holdfast.runs.prepare import count, prepare
 from holdfast.runs.schema import table_of
 from holdfast.runs.settings import RunSettings, to_table
 from holdfast.tasks import Task
-from holdfast.train.loop import Outcome, ended, fit
+from holdfast.train.loop import Outcome, check_accelerator, ended, fit
 from holdfast.train.model import SequenceModel
 
 __all__ = ["Look", "resume_run", "train_run"]
@@ -40,6 +40,7 @@ def train_run(
     task: Task | None = None,
     progress: bool = True,
     devices: int = 1,
+    accelerator: str = "cpu",
     label: str = "training",
     look: Look | None = None,
     at: Collection[int] | Literal["evaluations"] = (),
@@ -52,6 +53,7 @@ def train_run(
         task: that of the settings, if it has been loaded before.
         progress: show it.
         devices: number of processes that share each batch.
+        accelerator: where they run: "cpu", "cuda", "mps" or "auto".
         label: what the progress bar says.
         look, at: called after these numbers of updates; 0 is before the first. Or after every evaluation, in the first
             process. It must draw no random numbers. A run that is killed repeats some updates, so it may see the same
@@ -72,6 +74,7 @@ def train_run(
         2
     """
     folder = Path(folder)
+    check_accelerator(accelerator)
     _claim(folder, to_table(settings))
     if (outcome := ended(folder)) is not None:
         return outcome
@@ -89,12 +92,12 @@ def train_run(
         seen(0)
     evaluated, watch = (seen, None) if at == "evaluations" else (None, seen)
     return fit(
-        model, task, settings.training, folder,
-        progress=progress, label=label, watch=watch, evaluated=evaluated, devices=devices,
+        model, task, settings.training, folder, progress=progress, label=label, watch=watch, evaluated=evaluated,
+        devices=devices, accelerator=accelerator,
     )  # fmt: skip
 
 
-def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -> Outcome:
+def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1, accelerator: str = "cpu") -> Outcome:
     """Resume the run in ``folder``. It ends with the same weights as if it had never stopped.
 
     Example:
@@ -102,7 +105,7 @@ def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1) -
         Traceback (most recent call last):
         holdfast.errors.ConfigError: no-such-run is not a run folder: it has no settings.json.
     """
-    return train_run(read_settings(folder), folder, progress=progress, devices=devices)
+    return train_run(read_settings(folder), folder, progress=progress, devices=devices, accelerator=accelerator)
 
 
 def _claim(folder: Path, table: dict[str, Any]) -> None:

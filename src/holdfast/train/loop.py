@@ -140,7 +140,8 @@ def fit(
         label: what the bar says.
         watch: called after every update with the number of updates made.
         evaluated: called after every evaluation, when the log has it, in the first process only.
-        devices, accelerator: as in Lightning Fabric. Under ``torchrun`` its processes are used.
+        devices, accelerator: as in Lightning Fabric; batches, states and random states move to the device. Under
+            ``torchrun`` its processes are used.
 
     Returns:
         The ``Outcome``, also in ``outcome.json``. The model ends with its last weights; ``best.safetensors`` has the
@@ -228,7 +229,8 @@ class _Run:
         self.fabric, self.task, self.training, self.folder = fabric, task, training, folder
         self.watch, self.evaluated = watch, evaluated
         self.spec = task.spec
-        self.class_weights = torch.tensor(weights) if (weights := getattr(task.spec, "class_weights", ())) else None
+        weights = getattr(task.spec, "class_weights", ())
+        self.class_weights = torch.tensor(weights, device=fabric.device) if weights else None
         self.raw = model
         self._check_settings()
         self.updates, self.every = run_lengths(task, training)
@@ -337,7 +339,7 @@ class _Run:
         count = target_count(self.spec.loss, whole)
         world = self.fabric.world_size
         share = slice(self.fabric.global_rank, None, world)
-        batch = whole if world == 1 else whole.rows(share, every_step=self.spec.every_step)
+        batch = moved(whole if world == 1 else whole.rows(share, every_step=self.spec.every_step), self.fabric.device)
         epoch = self.task.epoch(training.batch)
         if not training.carry_state or at.update % (epoch or 1) == 0:
             self.state = None
@@ -498,7 +500,7 @@ class _Run:
             if self.rewind is not None:
                 self.rewind.load_state_dict(tree["rewind"])
             own = processes[self.fabric.global_rank]
-            self.position, self.state = position, own["state"]
+            self.position, self.state = position, _state_on(own["state"], self.fabric.device)
             checkpoint.set_random_states(own["random"])
         except (CheckpointError, SettingError):
             raise
@@ -603,7 +605,7 @@ def evaluate(
         >>> sorted(evaluate(build(ModelSettings("sgornn", 8), task.spec), task, "test"))
         ['loss', 'mse']
     """
-    carry_state, way = carry_state and task.spec.contiguous, _way(model, task)
+    carry_state, way, device = carry_state and task.spec.contiguous, _way(model, task), _device_of(model)
     scores, state, training = Scores(task.spec.loss, task.spec.metric), None, model.training
     sharing = fabric if fabric is not None and fabric.world_size > 1 and not carry_state else None
     batches: Iterable[Answerable] = task.evaluation(split, batch_size)
@@ -612,12 +614,13 @@ def evaluate(
     model.eval()
     try:
         for batch in batches:
-            answers, state = model(batch.inputs, batch.lengths, state if carry_state else None, **way)
-            scores.add(answers, batch)
+            here = moved(batch, device)
+            answers, state = model(here.inputs, here.lengths, state if carry_state else None, **way)
+            scores.add(answers, here)
     finally:
         model.train(training)
     if sharing is not None:
-        scores.sums = sharing.all_reduce(scores.sums, reduce_op="sum")
+        scores.sums = sharing.all_reduce(scores.sums.to(device), reduce_op="sum").cpu()
     return scores.result()
 
 
@@ -632,11 +635,12 @@ def predict(model: nn.Module, batches: Iterable[Answerable]) -> Iterator[Tensor]
         >>> next(predict(build(ModelSettings("sgornn", 8), task.spec), task.evaluation("test", 50))).shape
         torch.Size([50, 1])
     """
-    training = model.training
+    training, device = model.training, _device_of(model)
     model.eval()
     try:
         for batch in batches:
-            yield model(batch.inputs, batch.lengths, None)[0]
+            here = moved(batch, device)
+            yield model(here.inputs, here.lengths, None)[0].cpu()
     finally:
         model.train(training)
 
@@ -682,8 +686,52 @@ def _pieces(batch: Any, truncation: int | None, every_step: bool) -> Iterator[tu
         yield dataclasses.replace(batch, inputs=batch.inputs[begin:end], targets=targets), every_step or end == steps
 
 
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch with its tensors on ``device``; as it is if they are there already.
+
+    Example:
+        >>> from holdfast.tasks import Batch
+        >>> moved(Batch(torch.zeros(7, 4, 2), torch.zeros(4, 1)), torch.device("meta")).targets.device
+        device(type='meta')
+    """
+    if batch.inputs.device == device:
+        return batch
+    tensors = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return dataclasses.replace(batch, **{k: v.to(device) for k, v in tensors.items() if isinstance(v, Tensor)})
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
+
+
+def _state_on(state: Tensor | State | None, device: torch.device) -> Tensor | State | None:
+    if state is None or isinstance(state, Tensor):
+        return None if state is None else state.to(device)
+    return tuple(entry.to(device) for entry in state)
+
+
 def _detached(state: Tensor | State) -> Tensor | State:
     return state.detach() if isinstance(state, Tensor) else tuple(entry.detach() for entry in state)
+
+
+def check_accelerator(accelerator: str) -> None:
+    """Refuse a kind of device that is unknown to Lightning Fabric or not in this machine.
+
+    Example:
+        >>> check_accelerator("abacus")
+        Traceback (most recent call last):
+        holdfast.errors.SettingError: accelerator must be a device of this machine (cpu, ...), got 'abacus'...
+    """
+    if accelerator in ("cpu", "auto"):
+        return
+    from lightning_fabric.accelerators import ACCELERATOR_REGISTRY as KNOWN
+
+    here = [name for name in sorted(KNOWN.available_accelerators()) if KNOWN[name]["accelerator"].is_available()]
+    if accelerator not in here:
+        raise SettingError(
+            f"accelerator must be a device of this machine ({', '.join(here)}, auto), got {accelerator!r}. A GPU needs "
+            "a PyTorch that was built for it."
+        )
 
 
 def _fabric(devices: int, accelerator: str) -> Any:
@@ -695,6 +743,7 @@ def _fabric(devices: int, accelerator: str) -> Any:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices, nodes = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     several = devices * nodes > 1
+    check_accelerator(accelerator)
     fabric = Fabric(accelerator=accelerator, devices=devices, num_nodes=nodes, strategy="ddp" if several else "auto")
     try:
         fabric.launch()

@@ -27,7 +27,17 @@ from holdfast.cells import Cell
 from holdfast.engine.program.graph import Graph, Node, Recorder, Unsupported, refuse_peeks
 from holdfast.linalg.givens import rotations_as_primitive
 
-__all__ = ["Batch", "Traced", "differs", "gradients", "own_tensors", "random_state_kept", "record_step", "trace_step"]
+__all__ = [
+    "Batch",
+    "Traced",
+    "differs",
+    "gpus_in_use",
+    "gradients",
+    "own_tensors",
+    "random_state_kept",
+    "record_step",
+    "trace_step",
+]
 
 SIZES = 13, 17  # batch sizes of a trace; nothing but a multiple of the batch size is 13 k at one and 17 k at the other
 
@@ -83,11 +93,11 @@ def record_step(
     cell: Cell, weights: Sequence[Tensor], source_features: int, *, fold: bool, gradient: bool, batch: int
 ) -> Traced:
     """Record one step at one batch size. The caller's grad mode is the step's, as in the plain loop."""
-    dtype, count = cell.example_weight().dtype, len(cell.state_sizes)
-    generator = torch.Generator().manual_seed(0)
+    like, count = cell.example_weight(), len(cell.state_sizes)
+    dtype, generator = like.dtype, torch.Generator().manual_seed(0)
 
     def example(size: int) -> Tensor:
-        return torch.rand(batch, size, dtype=dtype, generator=generator) + 0.5
+        return (torch.rand(batch, size, dtype=dtype, generator=generator) + 0.5).to(like.device)
 
     tensors = own_tensors(cell)
     own = list(tensors.values())
@@ -186,11 +196,16 @@ def random_state_kept() -> Iterator[None]:
     """
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's, whatever we think of it
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=gpus_in_use()):
             yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+def gpus_in_use() -> list[int]:
+    """The GPU whose random numbers a step may draw, if there is one."""
+    return [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
 
 
 # -- two batch sizes -------------------------------------------------------------------------------------------------

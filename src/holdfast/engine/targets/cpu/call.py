@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,18 +47,21 @@ def scan_fused(
     reverse: bool = False,
     need_output: bool = True,
     refused: Callable[[str], None] | None = None,
+    target: type[Call] | None = None,
 ) -> tuple[Tensor | None, State]:
     """``scan_reference`` by compiled loops; ``Unsupported`` with the reason if the cell's step has no plan.
 
     Args:
         weights: what ``cell.weights()`` returned.
         refused: called with the reason if a gradient has to be computed by the plain loop after all.
+        target: what runs it; default: the CPU.
     """
+    target = target or Call
     leaves = (xs, *state, *weights, *cell.parameters())
     gradient = torch.is_grad_enabled() and any(t.requires_grad for t in leaves)
     while True:
-        plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1])
-        call = Call(cell, plan, lengths, reverse, _shape(plan, xs.shape[1], lengths), refused=refused)
+        plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1], kind=target.plans)
+        call = target(cell, plan, lengths, reverse, target.shape_for(plan, xs.shape[1], lengths), refused=refused)
         call.settings = settings_now(cell).key if gradient else None
         call.source_grad = not gradient or xs.requires_grad or not plan.fold
         tensors = own_tensors(cell) if plan.lowered(True).own else {}
@@ -91,7 +94,7 @@ def _without_gradient(
     """Nothing is kept, so the drive is made for a stretch of steps at a time."""
     plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
     values = call.values(weights, own)
-    output = buffers.empty((steps, batch, state[0].shape[1]), plan.dtype) if need_output else None
+    output = call.empty((steps, batch, state[0].shape[1])) if need_output else None
     width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
     even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)
     stretch = max(1, CHUNK // (batch * width)) if even and not plan.fold else steps
@@ -115,7 +118,7 @@ class FusedScan(torch.autograd.Function):
     def forward(ctx: Any, call: Call, source: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         count, weights = len(call.plan.traced.state_sizes), call.plan.traced.weights
         state, given, own = tensors[:count], tensors[count : count + weights], tensors[count + weights :]
-        output = buffers.empty((*source.shape[:2], state[0].shape[1]), call.plan.dtype)
+        output = call.empty((*source.shape[:2], state[0].shape[1]))
         values = call.values(given, own)
         last, kept = call.forward(source, state, values, output, gradient=True)
         ctx.call, ctx.values = call, len(values)
@@ -153,27 +156,42 @@ class _Given(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **(kwargs or {}))
         given = next(self._numbers)
-        result = (
-            args[0] if func._schema.is_mutable else torch.empty(args[0] if isinstance(args[0], list) else args[0].shape)
-        )
+        if func._schema.is_mutable:
+            result = args[0]
+        else:
+            like = {} if given is None else {"dtype": given.dtype, "device": given.device}
+            result = torch.empty(args[0] if isinstance(args[0], list) else args[0].shape, **like)
         return result if given is None else result.copy_(given.reshape(result.shape))
 
 
 @dataclasses.dataclass(eq=False)
 class Call:
     """One scan: its blocks and its arguments. ``shape`` is settled here: backward reads what forward laid out, whatever
-    the number of threads has become meanwhile.
+    the number of threads has become meanwhile. Another target replaces ``forward``, ``backward``, ``empty`` and what is
+    in the class.
     """
 
+    plans: ClassVar[type[Plan]] = Plan
+    backend: ClassVar[str] = "fused"
     cell: Cell
-    plan: Plan
+    plan: Any  # one of ``plans``
     lengths: Tensor | None
     reverse: bool
-    shape: Shape
+    shape: Any  # what ``shape_for`` returned
     source_grad: bool = True
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Callable[[str], None] | None = None
     settings: Hashable = None  # of the cell when the scan ran
+
+    @staticmethod
+    def shape_for(plan: Any, batch: int, lengths: Tensor | None) -> Any:
+        """As many lanes as a thread's share of the batch fills."""
+        width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
+        lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
+        return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)
+
+    def empty(self, shape: tuple[int, ...]) -> Tensor:
+        return buffers.empty(shape, self.plan.dtype)
 
     def values(self, weights: Tensors, own: Tensors) -> tuple[Tensor, ...]:
         """The weights that kernels read."""
@@ -183,7 +201,8 @@ class Call:
     def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
         """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
         noises = self.plan.lowered(self.source_grad).noises
-        kept = [buffers.empty((steps, batch, n.tile.features), self.plan.dtype) if n.is_read else None for n in noises]
+        kept = [self.empty((steps, batch, n.tile.features)) if n.is_read else None for n in noises]
+        device = self.cell.example_weight().device
 
         def sized(value: Any) -> Any:
             if isinstance(value, list | tuple):
@@ -193,7 +212,8 @@ class Call:
         for t in reversed(range(steps)) if self.reverse and noises else range(steps) if noises else ():
             for noise, place in zip(noises, kept, strict=True):
                 args, kwargs = mapped(
-                    (noise.node.args, noise.node.kwargs), lambda n: torch.empty(sized(n.shape), dtype=self.plan.dtype)
+                    (noise.node.args, noise.node.kwargs),
+                    lambda n: torch.empty(sized(n.shape), dtype=self.plan.dtype, device=device),
                 )
                 drawn = noise.node.target(*sized(args), **kwargs)
                 if place is not None:
@@ -311,7 +331,9 @@ class Call:
         unfold(self.cell, self.plan, tuple(tensors[count : count + total]), reason)
         if self.refused is None:
             name = type(self.cell).__name__
-            raise FusedError(f"the gradient of a scan of {name} cannot run on the fused backend: {reason}.") from error
+            raise FusedError(
+                f"the gradient of a scan of {name} cannot run on the {self.backend} backend: {reason}."
+            ) from error
         self.refused(reason)
 
     # -- arguments ---------------------------------------------------------------------------------------------------
@@ -363,13 +385,6 @@ class Call:
         shifted = [output[1:], first.unsqueeze(0)] if self.reverse else [first.unsqueeze(0), output[:-1]]
         old = torch.cat(shifted)
         if self.lengths is not None and self.reverse:  # a sample enters at its last step, from its first state
-            entry = (torch.arange(len(old)).unsqueeze(1) == self.lengths - 1).unsqueeze(2)
+            entry = (torch.arange(len(old), device=old.device).unsqueeze(1) == self.lengths - 1).unsqueeze(2)
             old = torch.where(entry, first, old)
         return old
-
-
-def _shape(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
-    """As many lanes as a thread's share of the batch fills."""
-    width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
-    lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
-    return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)

@@ -14,7 +14,8 @@ import dataclasses
 import functools
 import threading
 import weakref
-from typing import Any
+from collections.abc import Collection
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ from holdfast.engine.targets.cpu.emit import Kernel, emit_backward, emit_forward
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["Plan", "failure", "fused_source", "plan_for", "settings_now", "unfold"]
+__all__ = ["Plan", "failure", "fused_source", "plan_for", "remembered", "settings_now", "unfold"]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
 AGAIN = 256  # scans after which a step is recorded again
@@ -39,7 +40,7 @@ MOST = 32  # plans of one cell that are kept
 RECENT = 4  # settings of a cell that are remembered
 
 
-def _remembered(method: Any) -> Any:
+def remembered(method: Any) -> Any:
     """Remember a method's results in its object, so that they go when it goes."""
 
     @functools.wraps(method)
@@ -56,6 +57,7 @@ def _remembered(method: Any) -> Any:
 class Plan:
     """A traced step and what has been made of it so far."""
 
+    dtypes: ClassVar[Collection[torch.dtype]] = WIDTH  # number types that the target computes in
     traced: Traced
     fold: bool
     dtype: torch.dtype
@@ -63,21 +65,21 @@ class Plan:
     batches: dict[int, str | None] = dataclasses.field(default_factory=dict)  # sizes met; how the trace differed
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
 
-    @_remembered
+    @remembered
     def lowered(self, source_grad: bool) -> Lowered:
         return lower(self.traced, source_grad=source_grad)
 
-    @_remembered
+    @remembered
     def forward(self, source_grad: bool) -> Schedule:
         return schedule(self.lowered(source_grad).forward)
 
-    @_remembered
+    @remembered
     def backward(self, source_grad: bool, shape: Shape) -> Schedule:
         program = self.lowered(source_grad).backward
         assert program is not None
         return schedule(program, shape.summed_after)
 
-    @_remembered
+    @remembered
     def stored(self, source_grad: bool, shape: Shape) -> tuple[Tile, ...]:
         """Sides of the products after the loop that no tensor holds already."""
         backward = self.backward(source_grad, shape)
@@ -86,7 +88,7 @@ class Plan:
         held = program.inputs.get(source), program.inputs.get(Slot(Kind.STATE)), program.outputs[source]
         return tuple(dict.fromkeys(side for side in sides if side not in held))
 
-    @_remembered
+    @remembered
     def keep(self, source_grad: bool) -> tuple[Slot, ...]:
         """States and tiles that backward reads, so that forward must keep them; the first state is in the output."""
         program = self.lowered(source_grad).backward
@@ -94,12 +96,12 @@ class Plan:
         states = {Slot(Kind.STATE, s.index) for s in inputs if s.kind in (Kind.STATE, Kind.NEW) and s.index}
         return tuple(sorted(states | {s for s in inputs if s.kind is Kind.SAVED}))
 
-    @_remembered
+    @remembered
     def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Kernel:
         keep = self.keep(source_grad) if gradient else ()
         return emit_forward(self.forward(source_grad), shape, output=output, keep=keep)
 
-    @_remembered
+    @remembered
     def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Kernel:
         backward, sizes = self.backward(source_grad, shape), self.traced.state_sizes
         stored = self.stored(source_grad, shape)
@@ -119,6 +121,7 @@ class Plan:
 # -- finding and making ----------------------------------------------------------------------------------------------
 
 _lock = threading.RLock()
+_P = TypeVar("_P", bound=Plan)
 
 
 class _Plans:
@@ -127,7 +130,7 @@ class _Plans:
     def __init__(self, cell: Cell | None = None):
         self.owner = None if cell is None else weakref.ref(cell)
         self.settings: list[Settings] = []
-        self.known: dict[Any, Plan | str] = {}
+        self.known: dict[Any, Any] = {}  # plans, or why there is none
 
     def __deepcopy__(self, memo: Any) -> _Plans:
         return _Plans()
@@ -155,13 +158,26 @@ def _settings(cell: Cell, plans: _Plans) -> Settings:
     return found
 
 
-def plan_for(cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: int | None = None) -> Plan:
-    """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none."""
+def plan_for(
+    cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: int | None = None, kind: type[_P] = Plan
+) -> _P:
+    """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none.
+
+    ``kind``: the target's plans.
+    """
     example = cell.example_weight()
     with _lock:
         plans = _plans_of(cell)
         kinds = tuple((tuple(w.shape), w.dtype, w.requires_grad) for w in weights)
-        key = (_settings(cell, plans).key, gradient, torch.is_grad_enabled(), example.dtype, kinds)
+        key = (
+            kind,
+            _settings(cell, plans).key,
+            gradient,
+            torch.is_grad_enabled(),
+            example.dtype,
+            example.device,
+            kinds,
+        )
         plan = plans.known.get(key)
         if isinstance(plan, Plan) and batch is not None:
             plan.calls += 1
@@ -169,7 +185,7 @@ def plan_for(cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: 
             if plan.calls % AGAIN == 0 and steady and plan.same_at(cell, weights, batch) is not None:
                 plan = None  # the step reads something that settings do not see
         if plan is None:
-            plan = plans.known[key] = _made(cell, weights, gradient, example.dtype)
+            plan = plans.known[key] = _made(cell, weights, gradient, kind)
             while len(plans.known) > MOST:  # a setting that changes with every scan should be a buffer
                 del plans.known[next(iter(plans.known))]
         if isinstance(plan, str):
@@ -190,15 +206,16 @@ def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> 
     with _lock:
         for key, known in _plans_of(cell).known.items():
             if known is plan:
-                made = _made(cell, weights, plan.traced.gradient, plan.dtype, folds=(False,)) if plan.fold else reason
+                made = _made(cell, weights, plan.traced.gradient, type(plan), folds=(False,)) if plan.fold else reason
                 _plans_of(cell).known[key] = made
 
 
 def _made(
-    cell: Cell, weights: tuple[Tensor, ...], gradient: bool, dtype: torch.dtype, folds: tuple[bool, ...] = (True, False)
+    cell: Cell, weights: tuple[Tensor, ...], gradient: bool, kind: type[Plan], folds: tuple[bool, ...] = (True, False)
 ) -> Plan | str:
     """The plan, or why there is none: not the exception, whose traceback would keep the cell alive."""
-    if dtype not in WIDTH:
+    dtype, device = cell.example_weight().dtype, cell.example_weight().device
+    if dtype not in kind.dtypes:
         return f"its weights are of {dtype}"
     for weight in weights:
         if weight.is_floating_point() and weight.dtype != dtype:
@@ -207,16 +224,16 @@ def _made(
     for fold in folds if cell.input_size <= FOLDED else (False,):
         try:
             with torch.no_grad(), random_state_kept():
-                row = torch.zeros(1, cell.input_size, dtype=dtype)
+                row = torch.zeros(1, cell.input_size, dtype=dtype, device=device)
                 features = cell.input_size if fold else cell.drive(row).shape[-1]
             traced = trace_step(cell, weights, features, fold=fold, gradient=gradient)
             if any(node.is_random for node in traced.graph.nodes):
                 if fold:
                     raise Unsupported("its drive may draw random numbers")  # for all steps at once, in the plain loop
                 with torch.no_grad(), random_state_kept():
-                    if not cell.drive(torch.zeros(3, 2, cell.input_size, dtype=dtype)).is_contiguous():
+                    if not cell.drive(torch.zeros(3, 2, cell.input_size, dtype=dtype, device=device)).is_contiguous():
                         raise Unsupported("it draws random numbers, and its drive is not contiguous in memory")
-            plan = Plan(traced, fold, dtype)
+            plan = kind(traced, fold, dtype)
             plan.lowered(True)
             return plan
         except Unsupported as error:

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.program.trace import gradients
-from holdfast.engine.targets.cpu import buffers
+from holdfast.engine.program.trace import gpus_in_use, gradients
 from holdfast.engine.targets.cpu.pack import Tensors
 
 if TYPE_CHECKING:
@@ -31,7 +30,11 @@ if TYPE_CHECKING:
 __all__ = ["Disagreement", "drive_is_even", "try_backward", "try_forward"]
 
 STEPS = 3
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of a tensor's largest entry: sums in another order
+TOLERANCE = {
+    torch.bfloat16: 3e-2,
+    torch.float32: 1e-4,
+    torch.float64: 1e-10,
+}  # of a tensor's largest entry: sums in another order
 AMPLIFIED = 200.0  # times what a change in the last digits does
 
 
@@ -63,8 +66,8 @@ def drive_is_even(cell: Cell, plan: Plan) -> bool:
     """Whether ``drive`` treats every step alike and draws no random numbers, so that it may be called in pieces."""
     if "even drive" not in plan.tried and "uneven drive" not in plan.tried:
         generator = torch.Generator().manual_seed(0)
-        xs = torch.randn(4, 3, cell.input_size, dtype=plan.dtype, generator=generator)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        xs = torch.randn(4, 3, cell.input_size, dtype=plan.dtype, generator=generator).to(cell.example_weight().device)
+        with torch.no_grad(), torch.random.fork_rng(devices=gpus_in_use()):
             before = torch.get_rng_state()
             whole = cell.drive(xs)
             calm = torch.equal(torch.get_rng_state(), before)
@@ -92,16 +95,16 @@ def _try(
     sizes = (shape.lanes // 2 + 1, shape.lanes + 3) if shape.masked else (shape.lanes, 2 * shape.lanes)
     sizes = sizes if special is None else (special, special)
     found: list[str] = []
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=gpus_in_use()):
         for attempt, size in enumerate((*sizes, sizes[1])):
             if attempt == 2 and not found:
                 break
             generator = torch.Generator().manual_seed(attempt)
             if attempt == 0:  # the caller's own values
                 steps, samples = torch.arange(STEPS) % len(real), torch.arange(size) % real.shape[1]
-                x = real.detach()[steps][:, samples]
+                x = real.detach()[steps.to(real.device)][:, samples.to(real.device)]
             else:
-                x = torch.randn(STEPS, size, real.shape[2], dtype=plan.dtype, generator=generator)
+                x = torch.randn(STEPS, size, real.shape[2], dtype=plan.dtype, generator=generator).to(real.device)
             ends = shape.masked and attempt > 0
             difference = _difference(call, source(x), size, weights, own, generator, ends=ends, **options)
             if difference is not None:
@@ -131,10 +134,10 @@ def _difference(
     backward = output_grad is not None
 
     def random(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=plan.dtype, generator=generator)
+        return torch.randn(*shape, dtype=plan.dtype, generator=generator).to(source.device)
 
     state = tuple(0.5 * random(batch, n) for n in sizes)
-    lengths = torch.randint(0, STEPS + 1, (batch,), generator=generator) if ends else None
+    lengths = torch.randint(0, STEPS + 1, (batch,), generator=generator).to(source.device) if ends else None
     seed = int(torch.randint(1 << 31, (), generator=generator))
     torch.manual_seed(seed)
     mine = dataclasses.replace(call, lengths=lengths)
@@ -142,7 +145,7 @@ def _difference(
     grads = [random(STEPS, batch, sizes[0]) if output_grad else None, *(random(batch, n) for n in sizes)]
     with torch.no_grad():
         values = mine.values(weights, own)
-        outputs = buffers.empty((STEPS, batch, sizes[0]), plan.dtype) if output else None
+        outputs = call.empty((STEPS, batch, sizes[0])) if output else None
         last, kept = mine.forward(source, state, values, outputs, gradient=plan.traced.gradient)
         fused: tuple[Tensor | None, ...] = (outputs, *last)
         if backward and outputs is not None:

@@ -1,0 +1,87 @@
+"""Elementwise operators as Triton expressions: one line per ATen operator; the functions are in functions.py."""
+
+from __future__ import annotations
+
+__all__ = ["OPERATORS", "power_text"]
+
+OPERATORS: dict[str, str] = {
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "neg": "-{0}",
+    "abs": "tl.abs({0})",
+    "sign": "sign({0})",
+    "square": "{0} * {0}",
+    "reciprocal": "1.0 / {0}",
+    "sqrt": "tl.sqrt_rn({0})",
+    "rsqrt": "1.0 / tl.sqrt_rn({0})",
+    "floor": "tl.floor({0})",
+    "ceil": "tl.ceil({0})",
+    "round": "rounded({0})",
+    "trunc": "truncated({0})",
+    "maximum": "maximum({0}, {1})",
+    "minimum": "minimum({0}, {1})",
+    "relu": "tl.where({0} < 0, 0.0, {0})",
+    "sigmoid": "sigmoid({0})",
+    "tanh": "tanh({0})",
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "expm1": "expm1({0})",
+    "log": "tl.log({0})",
+    "log2": "tl.log2({0})",
+    "log1p": "log1p({0})",
+    "erf": "tl.erf({0})",
+    "sin": "tl.sin({0})",
+    "cos": "tl.cos({0})",
+    "pow": "power({0}, {1})",
+    "softplus": "softplus({0}, {1}, {2})",
+    "gelu": "gelu({0})",
+    "gelu_tanh": "gelu_tanh({0})",
+    "silu": "{0} * sigmoid({0})",
+    "elu": "elu({0}, {1}, {2}, {3})",
+    "leaky_relu": "tl.where({0} > 0, {0}, {0} * {1})",
+    "hardtanh": "minimum(maximum({0}, {1}), {2})",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "isnan": "{0} != {0}",
+    "nonzero": "{0} != 0",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+    "logical_xor": "{0} ^ {1}",
+    "logical_not": "{0} == 0",
+    "where": "tl.where({0}, {1}, {2})",
+    "same": "{0}",
+    "number": "tl.where({0}, {1}, 0.0)",
+    "threshold_backward": "tl.where({1} <= {2}, 0.0, {0})",
+    "sigmoid_backward": "{0} * ({1} * (1.0 - {1}))",
+    "tanh_backward": "{0} * (1.0 - {1} * {1})",
+    "softplus_backward": "softplus_backward({0}, {1}, {2}, {3})",
+    "gelu_backward": "gelu_backward({0}, {1})",
+    "gelu_tanh_backward": "gelu_tanh_backward({0}, {1})",
+    "silu_backward": "silu_backward({0}, {1})",
+    "elu_backward": "elu_backward({0}, {1}, {2}, {3}, {4})",
+    "elu_backward_of_result": "elu_backward_of_result({0}, {1}, {2}, {3}, {4})",
+    "leaky_relu_backward": "tl.where({1} > 0, {0}, {0} * {2})",
+    "hardtanh_backward": "tl.where(({1} > {2}) & ({1} < {3}), {0}, 0.0)",
+}
+
+_POWERS = {
+    0.0: "tl.where({0} > 0, 1.0, 1.0)",
+    1.0: "{0}",
+    2.0: "{0} * {0}",
+    3.0: "{0} * {0} * {0}",
+    0.5: "tl.sqrt_rn({0})",
+    -0.5: "1.0 / tl.sqrt_rn({0})",
+    -1.0: "1.0 / {0}",
+    -2.0: "1.0 / ({0} * {0})",
+}
+
+
+def power_text(exponent: float) -> str:
+    """xʸ for one number y; where ``torch.pow`` multiplies, divides or takes a square root instead, so does this."""
+    return _POWERS.get(exponent, "power({0}, {1})")
