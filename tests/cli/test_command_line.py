@@ -14,8 +14,8 @@ from holdfast.cli._verb import explained
 
 OPTIONS = {
     "train": "--batch --cell --clip --config --data --debug --devices --epochs --figure --forecast --hidden "
-    "--horizon --impute --json --known --layers --lr --optimiser --patience --quiet --run --schedule --season --seed "
-    "--sequence --set --target --test --time --updates task",
+    "--horizon --impute --json --known --layers --lr --minutes --optimiser --patience --quiet --run --schedule "
+    "--season --seed --sequence --set --target --test --time --updates task",
     "resume": "--debug --devices --json --quiet run",
     "evaluate": "--data --debug --json --split --which run",
     "predict": "--data --debug --out --which run",
