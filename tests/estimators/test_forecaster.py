@@ -309,3 +309,10 @@ def test_bad_requests_are_refused_in_words():
         Forecaster(3).fit(Y, known=np.zeros(9))
     with pytest.warns(UserWarning, match="enough for intervals of"):
         Forecaster(6, season=1).fit(Y[:15])
+
+
+def test_a_trained_cell_is_refused_with_what_there_is_and_what_to_do():
+    with pytest.raises(
+        SettingError, match=r"one of auto, last, .*reservoir, got 'gru', .*holdfast train --data FILE --cell"
+    ):
+        Forecaster(4, model="gru").fit(np.arange(40.0))

@@ -48,8 +48,16 @@ def data(tmp_path):
 
 
 def test_a_training_builds_one_model_and_reads_its_file_once(walk, data, tmp_path):
+    words = ["--target", "label", "--cell", "sgornn", "--run", str(tmp_path / "run"), "-q", "--debug"]
     with pytest.raises(FirstUpdate):
-        main(["train", "--data", str(data), "--target", "label", "--run", str(tmp_path / "run"), "-q", "--debug"])
+        main(["train", "--data", str(data), *words])
+    assert walk == {"models built": 1, "files parsed": 1}
+
+
+def test_an_automatic_choice_reads_its_file_once(walk, data, tmp_path):
+    """Also for the test score and the pictures; the chosen model is built once more, from its folder."""
+    words = ["--target", "label", "--cell", "reservoir", "--hidden", "2", "--run", str(tmp_path / "run"), "-q"]
+    assert main(["train", "--data", str(data), *words]) == 0
     assert walk == {"models built": 1, "files parsed": 1}
 
 

@@ -958,3 +958,23 @@ def test_padding_has_no_tag(write):
     columns = {name: np.asarray(values)[:-2] for name, values in _steps_tagged().items()}
     task = OwnData(write(columns), validation=0, test=0).load()
     assert task.data["train"].targets[-1].tolist()[3:] == [-100, -100]
+
+
+def test_blocks_of_rows_with_one_answer_are_sequences_whatever_their_column_is_called(tmp_path):
+    """A patient's number would else be an input, and every row a sequence of its own."""
+    rows = [
+        f"{100 + 7 * case},w{case},{case * step % 5},{step},{'ab'[case % 2]}" for case in range(20) for step in range(4)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["patient,ward,x,y,label", *rows]))
+    task = OwnData(tmp_path / "a.csv", target="label").load()
+    assert task.preparation.columns.sequence == "patient"
+    assert task.data["train"].inputs.shape[1:] == (4, 4 - 2)
+    assert "Sequences: 20, named by 'patient', 4 steps each" in task.choices[1]
+    # the answer in other words, sorted by it, is not a sequence
+    rows = [f"{['setosa', 'virginica'][case // 10]},{case},{case * case % 7},{case // 10}" for case in range(20)]
+    (tmp_path / "b.csv").write_text("\n".join(["species,x,y,label", *rows]))
+    assert OwnData(tmp_path / "b.csv", target="label").load().preparation.columns.layout == "rows"
+    # nor is a column whose blocks have several answers
+    rows = [f"{case // 4},{case},{case * case % 7},{case % 2}" for case in range(20)]
+    (tmp_path / "c.csv").write_text("\n".join(["ward,x,y,label", *rows]))
+    assert OwnData(tmp_path / "c.csv", target="label").load().preparation.columns.layout == "rows"

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from holdfast.files import shipped_folder
 
-__all__ = ["CELLS", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
+__all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
 CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "sgornn", "vprnn")
+CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
 TASKS = (

@@ -6,11 +6,11 @@ import dataclasses
 import functools
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from holdfast.cli._names import CELLS, OPTIMISERS, SCHEDULES, TASKS, among
+from holdfast.cli._names import CELLS, CHOSEN, OPTIMISERS, SCHEDULES, TASKS, among
 from holdfast.cli._options import Json, Quiet
 from holdfast.cli._show import interval_text, number, show, show_json, show_table
 from holdfast.cli._verb import ExitCode, in_flags, is_main_process, say
@@ -18,17 +18,20 @@ from holdfast.errors import ConfigError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.estimators.forecast_run import ForecastRequest
+    from holdfast.runs.choice import StoredChoice
     from holdfast.runs.compare import Comparison
     from holdfast.runs.request import Chosen
+    from holdfast.runs.settings import RunSettings
     from holdfast.tasks import Task
     from holdfast.train.loop import Outcome
 
-__all__ = ["EXAMPLES", "show_outcome", "train"]
+__all__ = ["EXAMPLES", "automatic", "show_outcome", "train"]
 
 EXAMPLES = (
     "holdfast train addition --set task.steps=200 --updates 1000 --lr 1e-2 --optimiser rmsprop",
     "holdfast train addition --cell sgornn --cell lstm --run runs/both  # compare two cells: a table and a plot",
-    "holdfast train --data mine.csv --target label  # chooses the other settings and prints them",
+    "holdfast train --data mine.csv --target label  # tries several models and keeps the best, within 5 minutes",
+    "holdfast train --data mine.csv --target label --cell gru  # trains this cell",
     "holdfast train --data airline.csv --forecast passengers --horizon 12  # with intervals and a plot",
     "holdfast train --data GunPoint_TRAIN.ts --test GunPoint_TEST.ts --cell sgornn --cell gru",
     "holdfast train --config run.toml --seed 1",
@@ -77,10 +80,14 @@ def train(
     cell: Annotated[
         list[str] | None,
         _what(
-            help=f"One of: {', '.join(CELLS)}. Repeat to compare cells.",
-            autocompletion=among(CELLS),
-            show_default="sgornn",
+            help=f"One of: {', '.join(CELLS)}. Repeat to compare cells. With --data also {' or '.join(CHOSEN)}.",
+            autocompletion=among((*CHOSEN, *CELLS)),
+            show_default="sgornn; auto with --data and no options of a training",
         ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        _what(min=0, help="Time for the automatic choice; 0 trains no cell.", show_default="5"),
     ] = None,
     hidden: Annotated[int | None, _what(min=1, help="Hidden units.")] = None,
     layers: Annotated[int | None, _what(min=1, help="Number of layers.")] = None,
@@ -119,8 +126,9 @@ def train(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a cell on a task or on your own sequences.
+    """Train a cell on a task, or find a good model for your own sequences.
 
+    With --data and --target alone, a reservoir, trained cells and simple baselines are compared and the best is kept.
     Ctrl-C saves the run. [bold]holdfast resume RUN[/bold] resumes a stopped or killed run.
     """
     from holdfast.runs.request import Request, choose
@@ -146,6 +154,7 @@ def train(
         "train.seed": seed,
     }
     options = {key: value for key, value in trained.items() if value is not None}
+    alone = {"--config": config, "--devices": devices > 1, "--accelerator": accelerator != "cpu", "--watch": watch}
     if forecast:
         given = {
             "--target": target,
@@ -154,9 +163,9 @@ def train(
             "--config": config,
             "TASK": task,
             "--figure": figure,
+            "--minutes": minutes is not None,
         }
-        elsewhere = {"--devices": devices > 1, "--accelerator": accelerator != "cpu", "--watch": watch}
-        _refuse(data, {**given, **elsewhere}, options)
+        _refuse(data, {**alone, **given}, options)
         from holdfast.estimators.forecast_run import ForecastRequest
 
         columns = tuple(forecast), horizon or 12, tuple(known or ()), time, sequence
@@ -166,10 +175,14 @@ def train(
         if value:
             raise typer.BadParameter("is for forecasts; add --forecast COLUMN.", param_hint=name)
     options |= {f"task.{key}": value for key, value in (("time", time), ("sequence", sequence)) if value is not None}
-    chosen = choose(Request(task, data, tuple(target or ()), tuple(cell or ()), options, tuple(set_ or ()), config))
+    cells, more = _cells(data, cell or [], minutes, options, set_ or [], alone)
+    options |= more
+    chosen = choose(Request(task, data, tuple(target or ()), cells, options, tuple(set_ or ()), config))
     for sentence in chosen.choices:
         say(in_flags(sentence))
-    if len(chosen.settings) == 1:
+    if chosen.settings[0].network.name == "auto":
+        automatic(chosen.settings[0], run, quiet, as_json, chosen.tasks[0])
+    elif len(chosen.settings) == 1:
         _one(chosen, run, {"devices": devices, "accelerator": accelerator}, quiet, as_json, watch)
     elif watch:
         raise ConfigError("--watch works with one cell; train the cells with one command each.")
@@ -181,13 +194,50 @@ def train(
         _several(chosen, run, figure, quiet, as_json)
 
 
+def _cells(
+    data: Path | None, cells: list[str], minutes: float | None, options: dict[str, Any], set_: list[str], more: Any
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The cells to train, ("auto",) if a model is to be chosen, and options that come with it."""
+    single = [f"--cell {name}" for name in cells if name not in CHOSEN]
+    single += [_flag(key) for key in options if key.startswith(("cell.", "train.")) and key != "train.seed"]
+    single += [f"--set {text}" for text in set_ if text.startswith(("cell.", "train."))]
+    single += [name for name, given in more.items() if given]
+    asked = [name for name in cells if name in CHOSEN]
+    if not asked and (data is None or single):
+        if minutes is not None:
+            why = f"{single[0]} trains one model" if single else "add --data FILE"
+            raise typer.BadParameter(f"it is for the automatic choice; {why}.", param_hint="--minutes")
+        return tuple(cells), {}
+    if len(cells) > 1:
+        raise typer.BadParameter(
+            f"{asked[0]} stands alone; the automatic choice compares cells by itself.", param_hint="--cell"
+        )
+    if asked == ["reservoir"]:
+        if minutes:
+            raise typer.BadParameter("a reservoir needs no time; use --cell auto.", param_hint="--minutes")
+        units = options.pop("cell.hidden_size", None)
+        minutes, single = 0.0, [name for name in single if name != "--hidden"]
+        options |= {} if units is None else {"cell.options.units": units}
+    allowed = ("--updates", "--set cell.options.", "--config")
+    if wrong := [name for name in single if not name.startswith(allowed)]:
+        raise typer.BadParameter(
+            f"it has no use for {wrong[0]}; name a cell to train instead, such as --cell gru.", param_hint="--cell"
+        )
+    return ("auto",), {} if minutes is None else {"cell.options.minutes": minutes}
+
+
+def _flag(key: str) -> str:
+    """The flag of a setting."""
+    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule", "task.test_path": "--test"}
+    return names.get(key, f"--{key.partition('.')[2]}")
+
+
 def _refuse(data: Path | None, others: dict[str, Any], options: dict[str, Any]) -> None:
     """Options that a forecast has no use for."""
     if data is None:
         raise typer.BadParameter("it names a column of a file; add --data FILE.", param_hint="--forecast")
-    names = {"cell.hidden_size": "--hidden", "train.schedule.kind": "--schedule", "task.test_path": "--test"}
     used = [name for name, value in others.items() if value]
-    used += [names.get(key, f"--{key.partition('.')[2]}") for key in options if key != "train.seed"]
+    used += [_flag(key) for key in options if key != "train.seed"]
     if used:
         reasons = {
             "--target": "a forecast is its own target",
@@ -214,6 +264,45 @@ def _forecast(request: ForecastRequest, run: Path | None, as_json: bool) -> None
     if (folder / PICTURE).is_file():
         show(f"Plot: {folder / PICTURE}")
     show(f"Next: holdfast predict {folder} --out forecast.csv")
+
+
+def automatic(settings: RunSettings, run: Path | None, quiet: bool, as_json: bool, task: Task | None = None) -> None:
+    """Choose a model, keep it in a folder, and show what it was compared with."""
+    from holdfast.estimators.automatic_run import train_automatic
+
+    folder = _folder(run, f"{settings.task_name}-{settings.network.name}")
+    say(f"Run folder: {folder}")
+    task = cast("Task", settings.task.load()) if task is None else task
+    choice = train_automatic(settings, folder, task=task, progress=not quiet, say=None if quiet else say)
+    if as_json:
+        show_json({"folder": str(folder), **dataclasses.asdict(choice)})
+    else:
+        _show_choice(folder, choice, task)
+    _draw(folder, task)
+
+
+def _show_choice(folder: Path, choice: StoredChoice, task: Task) -> None:
+    score = "{:.3f}" if choice.metric == "accuracy" else "{:.3g}"
+    rows = [
+        [
+            f"{'* ' if one.name == choice.chosen else '  '}{one.name}",
+            score.format(one.value),
+            f"{score.format(one.low)} to {score.format(one.high)}",
+            f"{one.n:,}",
+            one.how,
+        ]
+        for one in choice.scores
+    ]
+    title = "Scores of sequences that a model was not fitted to"
+    if choice.metric != "accuracy":
+        title += "; less is better"
+    show_table(title, ["model", choice.metric, "95% interval", "n", "how"], rows, left=("how",))
+    show(choice.verdict)
+    if choice.test:
+        scores = ", ".join(f"{name} {number(value)}" for name, value in choice.test.items())
+        baseline = f"; best constant answer {number(task.spec.baseline)}" if task.spec.baseline is not None else ""
+        show(f"Test: {scores}{_interval(task, 'test', choice.test.get('accuracy'))}{baseline}.")
+    show(f"Next: holdfast predict {folder} --data NEW_FILE --out predictions.csv")
 
 
 def _one(chosen: Chosen, run: Path | None, where: dict[str, Any], quiet: bool, as_json: bool, watch: bool) -> None:

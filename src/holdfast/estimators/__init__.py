@@ -9,18 +9,18 @@ except ImportError as error:
         'holdfast.estimators needs scikit-learn; install it with: pip install "holdfast[estimators]"'
     ) from error
 
+from holdfast.estimators.automatic_run import train_automatic
 from holdfast.estimators.baselines import baselines
-from holdfast.estimators.choice import Choice, Score, automatic
+from holdfast.estimators.choice import Choice, Journal, Score, automatic
 from holdfast.estimators.forecaster import Forecaster
-from holdfast.estimators.readout import ReservoirModel, fit_reservoir
+from holdfast.estimators.readout import fit_reservoir
 from holdfast.estimators.sequence import SequenceClassifier, SequenceRegressor
-from holdfast.estimators.trained import PooledModel, fit_trained
+from holdfast.estimators.trained import fit_trained
 
 __all__ = [
     "Choice",
     "Forecaster",
-    "PooledModel",
-    "ReservoirModel",
+    "Journal",
     "Score",
     "SequenceClassifier",
     "SequenceRegressor",
@@ -28,4 +28,5 @@ __all__ = [
     "baselines",
     "fit_reservoir",
     "fit_trained",
+    "train_automatic",
 ]

@@ -17,6 +17,7 @@ from holdfast.estimators.forecasting.rolling import best_of, known_at, origins, 
 from holdfast.estimators.forecasting.season import season_of_times, season_of_values
 from holdfast.estimators.forecasting.states import step_reservoir
 from holdfast.estimators.forecasting.views import View, shifted, views_of
+from holdfast.train import LAYERS
 
 try:
     from sklearn.base import BaseEstimator
@@ -379,6 +380,12 @@ class Forecaster(BaseEstimator):
 
     def _check_settings(self) -> None:
         positive_size("Forecaster", "horizon", _whole(self.horizon))
+        if self.model in LAYERS:
+            raise SettingError(
+                f"Forecaster expects model to be one of auto, {', '.join(MODELS)}, got {self.model!r}, which would have "
+                "to be trained again at every past origin. To train a cell, predict the next step: holdfast train "
+                f"--data FILE --cell {self.model}."
+            )
         one_of("Forecaster", "model", self.model, ("auto", *MODELS))
         if self.season != "auto":
             positive_size("Forecaster", "season", _whole(self.season))

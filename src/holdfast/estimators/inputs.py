@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import DataError
+from holdfast.tasks.memory import pad
 
 __all__ = ["is_ragged", "padded", "standardised"]
-
-Series = list[np.ndarray]
 
 
 def is_ragged(X: Any) -> bool:
@@ -40,34 +39,12 @@ def padded(X: Any, who: str) -> tuple[np.ndarray, np.ndarray]:
     """
     if hasattr(X, "iloc"):
         X = [np.stack([np.asarray(cell, dtype=float) for cell in row], axis=1) for row in X.itertuples(index=False)]
-    sequences: Series = []
-    for index, given in enumerate(X):
-        try:
-            one = np.asarray(given, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"{who} expects numbers, but sequence {index} cannot be read as such: {error}.") from None
-        one = one[:, None] if one.ndim == 1 else one
-        if one.ndim != 2 or 0 in one.shape:
-            raise DataError(
-                f"{who} expects sequences of shape (time,) or (time, channels), got {np.shape(given)} at {index}."
-            )
-        if sequences and one.shape[1] != sequences[0].shape[1]:
-            raise DataError(
-                f"{who} expects the same channels everywhere: sequence 0 has {sequences[0].shape[1]}, sequence {index} "
-                f"has {one.shape[1]}."
-            )
-        if not np.isfinite(one).all():
-            raise DataError(
-                f"{who}: sequence {index} contains NaN or infinity; fill in missing values, for example with the last "
-                "known one."
-            )
-        sequences.append(one)
-    if not sequences:
-        raise DataError(f"{who} expects at least one sequence, got 0 sample(s).")
-    lengths = np.array([len(one) for one in sequences])
-    x = np.zeros((len(sequences), lengths.max(), sequences[0].shape[1]))
-    for row, one in zip(x, sequences, strict=True):
-        row[: len(one)] = one
+    x, lengths = pad(X, who)
+    if (odd := ~np.isfinite(x).all(axis=(1, 2))).any():
+        raise DataError(
+            f"{who}: sequence {odd.argmax()} contains NaN or infinity; fill in missing values, for example with the "
+            "last known one."
+        )
     return x, lengths
 
 

@@ -20,63 +20,14 @@ from torch import Tensor, nn
 
 from holdfast.estimators.ridge import dual, primal
 from holdfast.layers import Reservoir
+from holdfast.train.whole import ReservoirModel
 
-__all__ = ["ReservoirModel", "fit_reservoir"]
+__all__ = ["fit_reservoir"]
 
 LARGEST = 4096  # the smaller of sequences and features: the size of the matrix whose eigenvectors are found
+UNITS = 128  # of each cell
 KEPT = 2**29  # bytes of features that are kept for the second pass instead of being computed again
 PENALTIES = tuple(10 ** (k / 2) for k in range(-12, 5))  # λ per feature
-
-
-class ReservoirModel(nn.Module):
-    """(1): (batch, time, channels) and lengths to (batch, outputs): logits of classes, or numbers.
-
-    Args:
-        reservoir: the features.
-        outputs: classes, or numbers to predict.
-
-    Example:
-        >>> model = ReservoirModel(Reservoir(3, steps=20, units=4), outputs=2)
-        >>> model(torch.randn(5, 20, 3)).shape
-        torch.Size([5, 2])
-    """
-
-    mean: Tensor
-    scale: Tensor
-    weight: Tensor
-    bias: Tensor
-    sharpness: Tensor
-
-    def __init__(self, reservoir: Reservoir, outputs: int):
-        super().__init__()
-        self.reservoir, self.outputs = reservoir, outputs
-        features, like = reservoir.features, reservoir.mean
-        self.register_buffer("mean", like.new_zeros(features))
-        self.register_buffer("scale", like.new_ones(features))
-        self.register_buffer("weight", like.new_zeros(features, outputs))
-        self.register_buffer("bias", like.new_zeros(outputs))
-        self.register_buffer("sharpness", like.new_ones(()))
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        z, begin = self.bias.double().expand(len(x), -1), 0
-        for block in self.reservoir.blocks(x, lengths):
-            at = slice(begin, begin := begin + block.shape[1])
-            standard = (block.double() - self.mean[at]) / self.scale[at]
-            z = z + standard @ self.weight[at].double()  # so many terms, whose sum may be small, need float64
-        return (self.sharpness * z).to(x.dtype)  # (1)
-
-    def settings(self) -> dict[str, Any]:
-        """What builds this model again, before its ``state_dict`` is loaded."""
-        r = self.reservoir
-        names = ("input_size", "steps", "units", "horizons", "nonlinearities", "scales", "quantiles", "bidirectional")
-        return {**{name: getattr(r, name) for name in names}, "seed": r.seed, "outputs": self.outputs}
-
-    @staticmethod
-    def of(settings: dict[str, Any]) -> ReservoirModel:
-        """The model of these ``settings()``, not yet fitted."""
-        settings = dict(settings)
-        outputs = settings.pop("outputs")
-        return ReservoirModel(Reservoir(**settings), outputs)
 
 
 @torch.no_grad()
@@ -96,15 +47,15 @@ def fit_reservoir(
     Example:
         >>> x, y = torch.randn(20, 9, 1), torch.arange(20) % 2
         >>> model, left_out = fit_reservoir(x, torch.full((20,), 9), y, classes=2, units=4)
-        >>> model(x).shape, left_out.shape
+        >>> model(x.transpose(0, 1))[0].shape, left_out.shape
         (torch.Size([20, 2]), torch.Size([20, 2]))
     """
     n, sizes = len(x), (x.shape[2], int(lengths.max()))
     if settings.get("units") is None:
-        settings["units"] = 128
+        settings["units"] = UNITS
         wide = Reservoir(*sizes, **{**settings, "units": 2}).features
         if n > LARGEST:
-            settings["units"] = max(2, min(128, 2 * (LARGEST // wide)))
+            settings["units"] = max(2, min(UNITS, 2 * (LARGEST // wide)))
     reservoir = Reservoir(*sizes, seed=seed, **settings).to(x.dtype).fit(x, lengths)
     targets = y.double() if classes is None else 2.0 * nn.functional.one_hot(y, classes).double() - 1
     features = reservoir.features

@@ -86,11 +86,12 @@ def dual(blocks: Blocks, y: Tensor, penalties: Sequence[float], masks: Sequence[
 def _spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of Z Zᵀ, but for the one along 1.
 
-    Z 1 = 0 up to rounding. This makes it exact, and 1 the eigenvector of the mean eigenvalue, so that it is found.
+    Z 1 = 0 up to rounding. This makes it exact, and 1 the eigenvector of the mean eigenvalue, so that it is found. If
+    no feature varies, all eigenvalues are 0 and that of 1 is made 1.
     """
     n = len(gram)
     gram = gram - gram.mean(dim=0)
-    gram += gram.diagonal().mean() / n - gram.mean(dim=1, keepdim=True)
+    gram += (gram.diagonal().mean().item() or 1.0) / n - gram.mean(dim=1, keepdim=True)
     s, V = torch.linalg.eigh(gram)
     others = torch.arange(n) != V.sum(dim=0).abs().argmax()
     return s[others].clamp_min(0), V[:, others]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ from holdfast.errors import DataError, SettingError
 from holdfast.estimators.choice import Choice, Score, automatic
 from holdfast.estimators.inputs import is_ragged, padded, standardised
 from holdfast.estimators.readout import fit_reservoir
-from holdfast.estimators.trained import TRAINED, fit_trained
+from holdfast.estimators.trained import TRAINED, fit_trained, seconds_per_update, updates_within
+from holdfast.train import ModelSettings
 
 __all__ = ["SequenceClassifier", "SequenceRegressor"]
 
@@ -38,7 +38,9 @@ class _SequenceEstimator(BaseEstimator):
     def summary(self) -> str:
         """Scores of the model and, with ``model="auto"``, of what it was compared with: n, interval, who won."""
         check_is_fitted(self)
-        return Choice(self.chosen_, self.module_, self.scores_).summary() if self.scores_ else f"{self.chosen_}"
+        if not self.scores_:
+            return f"{self.chosen_}"
+        return Choice(self.chosen_, ModelSettings(self.chosen_), self.module_, self.scores_).summary()
 
     def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """The sequences, padded, and their lengths, after what is wrong with the settings or the data is reported."""
@@ -68,9 +70,15 @@ class _SequenceEstimator(BaseEstimator):
             self.module_, _ = fit_reservoir(*data, y, classes=classes, seed=seed, units=self.units)
             self.chosen_ = "reservoir"
         else:
-            options = {} if self.units is None else {"hidden_size": self.units}
-            seconds = 60 * self.minutes if self.minutes > 0 else math.inf
-            self.module_ = fit_trained(self.model, *data, y, classes=classes, seconds=seconds, seed=seed, **options)
+            options: Any = {
+                "classes": classes,
+                "seed": seed,
+                **({} if self.units is None else {"hidden_size": self.units}),
+            }
+            if self.minutes > 0:
+                each = seconds_per_update(self.model, *data, y, **options)
+                options["updates"] = max(1, updates_within(60 * self.minutes, each))
+            self.module_ = fit_trained(self.model, *data, y, **options)
             self.chosen_ = self.model
 
     def _read(self, X: Any, *, fitting: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -98,7 +106,8 @@ class _SequenceEstimator(BaseEstimator):
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
         data = standardised(*self._read(X, fitting=False), self.mean_, self.scale_)
-        return torch.cat([self.module_(*part) for part in zip(*(t.split(BATCH) for t in data), strict=True)]).double()
+        parts = zip(*(tensor.split(BATCH) for tensor in data), strict=True)
+        return torch.cat([self.module_(x.transpose(0, 1), lengths)[0] for x, lengths in parts]).double()
 
 
 class SequenceClassifier(ClassifierMixin, _SequenceEstimator):
@@ -115,9 +124,9 @@ class SequenceClassifier(ClassifierMixin, _SequenceEstimator):
         random_state: a seed, ``numpy.random.RandomState`` or None. Fits of the same seed are equal, except where
             ``minutes`` ends a training.
 
-    After ``fit``: ``classes_``, ``chosen_`` (the model's name), ``module_`` (a ``torch.nn.Module``), ``scores_`` and
-    ``summary()``. Probabilities are the softmax of the outputs; those of a reservoir are calibrated on left-out
-    training sequences.
+    After ``fit``: ``classes_``, ``chosen_`` (the model's name), ``module_`` (a ``torch.nn.Module`` of standardised
+    inputs, time first), ``scores_`` and ``summary()``. Probabilities are the softmax of the outputs; those of a
+    reservoir are calibrated on left-out training sequences.
 
     Example:
         >>> rng = np.random.default_rng(0)

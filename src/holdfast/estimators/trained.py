@@ -1,10 +1,10 @@
 """Trained cells: a recurrent layer, pooled over time, and the shortest training loop that needs no tuning.
 
-    f = (1/T Σ h_t,  h_T,  max_t h_t)                               (1) of both directions; then a linear readout
-    η(p) = η min(p / w, 1) · (1 + cos π p) / 2,  w = 0.1            (2) warm-up and cosine over the share p that is done
-    η = η* / 3,  η* where the loss of a rising rate was least        (3) range test: Smith (2017), §3
+    η(p) = η min(p / w, 1) · (1 + cos π p) / 2,  w = 0.1            (1) warm-up and cosine over the share p that is done
+    η = η* / 3,  η* where the loss of a rising rate was least        (2) range test: Smith (2017), §3
 
-p is the larger of updates done and time used, so the rate always reaches 0 by the end of the budget.
+The result is a function of data, seed and number of updates. Where time is short, the number of updates is planned from
+the measured time of an update, before the training begins.
 """
 
 from __future__ import annotations
@@ -12,54 +12,40 @@ from __future__ import annotations
 import copy
 import math
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.train import LAYERS
+from holdfast.tasks import Spec
+from holdfast.train import LAYERS, ModelSettings, build
+from holdfast.train.progress import Progress
 
-__all__ = ["TRAINED", "PooledModel", "fit_trained"]
+__all__ = ["PLAIN", "TRAINED", "UPDATES", "fit_trained", "network_of", "seconds_per_update", "updates_within"]
 
 TRAINED = tuple(name for name in LAYERS if name not in ("rrnn", "rrnn-gru"))
 """Layers that ``fit_trained`` takes, by name."""
 
+PLAIN = "plain gru"
+"""The baseline: a GRU in one direction, read at its last state."""
+
+UPDATES, UNITS = 600, 64  # of a training, and hidden
 RISE = 40  # updates of the range test
 LOWEST, HIGHEST = 1e-4, 1e-1
+WARM, TIMED = 3, 5  # updates before the clock, and under it
 
 
-class PooledModel(nn.Module):
-    """A bidirectional layer over (batch, time, channels), its outputs pooled by (1), and a linear readout.
+def network_of(layer: str, hidden_size: int = UNITS) -> ModelSettings:
+    """The settings of what ``fit_trained`` trains under this name.
 
     Example:
-        >>> PooledModel("sgornn", 3, 8, outputs=2)(torch.randn(5, 20, 3)).shape
-        torch.Size([5, 2])
+        >>> network_of("sgornn").bidirectional, network_of("plain gru").bidirectional
+        (True, False)
     """
-
-    def __init__(self, layer: str, input_size: int, hidden_size: int, outputs: int):
-        super().__init__()
-        self.made = {"layer": layer, "input_size": input_size, "hidden_size": hidden_size, "outputs": outputs}
-        self.rnn = LAYERS[layer](input_size, hidden_size, bidirectional=True)
-        self.dropout, self.readout = nn.Dropout(0.1), nn.Linear(6 * hidden_size, outputs)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        output, last = self.rnn(packed)
-        hs = nn.utils.rnn.pad_packed_sequence(output, batch_first=True)[0]
-        outside = (torch.arange(hs.shape[1]) >= lengths[:, None])[..., None]
-        last = last if isinstance(last, Tensor) else last[0]
-        mean, highest = hs.sum(dim=1) / lengths[:, None], hs.masked_fill(outside, -torch.inf).amax(dim=1)
-        return self.readout(self.dropout(torch.cat([mean, last[0], last[1], highest], dim=1)))  # (1)
-
-    def settings(self) -> dict[str, Any]:
-        """What builds this model again, before its ``state_dict`` is loaded."""
-        return dict(self.made)
-
-    @staticmethod
-    def of(settings: dict[str, Any]) -> PooledModel:
-        """The model of these ``settings()``, not yet trained."""
-        return PooledModel(**settings)
+    if layer == PLAIN:
+        return ModelSettings("gru", hidden_size)
+    return ModelSettings(layer, hidden_size, bidirectional=True, pooled=True, output_dropout=0.1)
 
 
 def fit_trained(
@@ -69,56 +55,105 @@ def fit_trained(
     y: Tensor,
     *,
     classes: int | None,
-    seconds: float = math.inf,
-    updates: int = 600,
-    hidden_size: int = 64,
+    updates: int = UPDATES,
+    hidden_size: int = UNITS,
     seed: int = 0,
-) -> PooledModel:
-    """A layer of this name, trained on all of these sequences for a number of updates, or of seconds if they end first.
-
-    Arguments as in ``fit_reservoir``. Without a limit in seconds the result depends on the seed alone.
+    progress: Progress | None = None,
+) -> nn.Module:
+    """A layer of this name, trained on all of these sequences. Arguments as in ``fit_reservoir``.
 
     Example:
         >>> x, y = torch.randn(20, 9, 1), torch.arange(20) % 2
         >>> model = fit_trained("gru", x, torch.full((20,), 9), y, classes=2, updates=2, hidden_size=4)
-        >>> model(x).shape
+        >>> model(x.transpose(0, 1))[0].shape
         torch.Size([20, 2])
     """
-    began, generator = time.monotonic(), torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        outputs = classes or y.shape[1]
-        model = PooledModel(layer, x.shape[2], hidden_size, outputs).to(x.dtype)
-        draw = _batches(len(x), min(64, max(8, len(x) // 8)), generator)
-
-        def update(network: PooledModel, optimiser: torch.optim.Optimizer, rate: float) -> float:
-            rows = next(draw)
-            z = network(x[rows, : int(lengths[rows].max())], lengths[rows])
-            loss = nn.functional.mse_loss(z, y[rows]) if classes is None else nn.functional.cross_entropy(z, y[rows])
-            optimiser.zero_grad()
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            for group in optimiser.param_groups:
-                group["lr"] = rate
-            optimiser.step()
-            return loss.item()
-
-        rate = _range_test(copy.deepcopy(model), update, updates)
-        optimiser = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
+        model, update = _begun(layer, x, lengths, y, classes, hidden_size, seed)
+        rate = _range_test(copy.deepcopy(model), update, min(RISE, updates))
+        optimiser = _optimiser(model)
+        if progress is not None:
+            progress.start(updates, 0)
         for index in range(updates):
-            done = max((index + 1) / updates, (time.monotonic() - began) / seconds)
-            if done > 1:
-                break
-            update(model, optimiser, rate * min(done / 0.1, 1) * (1 + math.cos(math.pi * done)) / 2)  # (2)
+            done = (index + 1) / updates
+            factor = min(done / 0.1, 1) * (1 + math.cos(math.pi * done)) / 2  # (1)
+            loss, norm = update(model, optimiser, rate * factor)
+            if progress is not None:
+                progress.update(index + 1, loss, norm)
+        if progress is not None:
+            progress.stop()
     return model.eval()
 
 
-def _range_test(model: PooledModel, update: Any, updates: int) -> float:
-    """η of (3), from a copy of the model; losses are smoothed over a few updates."""
-    optimiser, smooth, best, at = torch.optim.AdamW(model.parameters(), weight_decay=1e-3), None, math.inf, LOWEST
-    for k in range(rise := min(RISE, updates)):
+def seconds_per_update(
+    layer: str, x: Tensor, lengths: Tensor, y: Tensor, *, classes: int | None, hidden_size: int = UNITS, seed: int = 0
+) -> float:
+    """How long an update of ``fit_trained`` takes on this machine; compiling is not part of it.
+
+    Example:
+        >>> x, y = torch.randn(20, 9, 1), torch.arange(20) % 2
+        >>> seconds_per_update("gru", x, torch.full((20,), 9), y, classes=2, hidden_size=4) > 0
+        True
+    """
+    with torch.random.fork_rng(devices=[]):
+        model, update = _begun(layer, x, lengths, y, classes, hidden_size, seed)
+        optimiser, times = _optimiser(model), []
+        for _ in range(WARM + TIMED):
+            began = time.monotonic()
+            update(model, optimiser, LOWEST)
+            times.append(time.monotonic() - began)
+    return max(sorted(times[WARM:])[TIMED // 2], 1e-6)
+
+
+def updates_within(seconds: float, each: float) -> int:
+    """How many updates fit into so many seconds, at most ``UPDATES``, after the range test; ``each`` takes that long.
+
+    Example:
+        >>> updates_within(10.0, each=0.05), updates_within(1e9, each=0.05), updates_within(0.1, each=0.05)
+        (140, 600, 0)
+    """
+    return max(0, min(UPDATES, int(0.9 * seconds / each) - RISE))  # 0.9: updates are not all that takes time
+
+
+Update = Callable[[nn.Module, torch.optim.Optimizer, float], tuple[float, float]]
+
+
+def _begun(
+    layer: str, x: Tensor, lengths: Tensor, y: Tensor, classes: int | None, hidden_size: int, seed: int
+) -> tuple[nn.Module, Update]:
+    """The model at its start, and the function that updates it with the next batch."""
+    torch.manual_seed(seed)
+    outputs = classes or y.shape[1]
+    kind: Any = ("cross_entropy", "accuracy") if classes else ("mse", "mse")
+    model = build(network_of(layer, hidden_size), Spec(x.shape[2], outputs, *kind)).to(x.dtype)
+    xs = x.transpose(0, 1)
+    draw = _batches(len(x), min(64, max(8, len(x) // 8)), torch.Generator().manual_seed(seed))
+
+    def update(network: nn.Module, optimiser: torch.optim.Optimizer, rate: float) -> tuple[float, float]:
+        rows = next(draw)
+        z, _ = network(xs[: int(lengths[rows].max()), rows], lengths[rows])
+        loss = nn.functional.mse_loss(z, y[rows]) if classes is None else nn.functional.cross_entropy(z, y[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        optimiser.step()
+        return loss.item(), float(norm)
+
+    return model, update
+
+
+def _optimiser(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
+
+
+def _range_test(model: nn.Module, update: Update, rise: int) -> float:
+    """η of (2), from a copy of the model; losses are smoothed over a few updates."""
+    optimiser, smooth, best, at = _optimiser(model), None, math.inf, LOWEST
+    for k in range(rise):
         rate = LOWEST * (HIGHEST / LOWEST) ** (k / rise)
-        loss = update(model, optimiser, rate)
+        loss, _ = update(model, optimiser, rate)
         if not math.isfinite(loss):
             break
         smooth = loss if smooth is None else 0.7 * smooth + 0.3 * loss
@@ -129,6 +164,6 @@ def _range_test(model: PooledModel, update: Any, updates: int) -> float:
     return max(at / 3, LOWEST)
 
 
-def _batches(n: int, size: int, generator: torch.Generator) -> Any:
+def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     while True:
         yield from torch.randperm(n, generator=generator).split(size)

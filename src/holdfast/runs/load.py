@@ -17,10 +17,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.errors import CheckpointError, ConfigError, DataError
 from holdfast.files import write_atomically
+from holdfast.runs.choice import read_choice
 from holdfast.runs.prepare import built, prepare
 from holdfast.runs.schema import read_file
 from holdfast.runs.settings import RunSettings, run_settings
@@ -28,7 +29,7 @@ from holdfast.tasks import Batch, OwnData, OwnTask, Preparation, Prepared, Seque
 from holdfast.train import sums
 from holdfast.train.checkpoint import check_data, load_model_
 from holdfast.train.loop import predict
-from holdfast.train.model import SequenceModel
+from holdfast.train.model import AUTOMATIC
 
 __all__ = ["FORECAST", "Run", "Stored", "load_run", "read_settings", "store"]
 
@@ -49,7 +50,7 @@ class Run:
     """A trained run, as ``load_run`` gives it.
 
     Args:
-        folder, settings: of the run.
+        folder, settings: of the run; after an automatic choice, ``settings.network`` is what was chosen.
         model: with its trained weights, in evaluation mode.
         which: the weights it has, "best" or "last".
         stored: what the run keeps of your own data; None for the tasks that come with Holdfast.
@@ -69,7 +70,7 @@ class Run:
         self,
         folder: Path,
         settings: RunSettings,
-        model: SequenceModel,
+        model: nn.Module,
         which: Literal["best", "last"] = "best",
         stored: Stored | None = None,
         task: Task | None = None,
@@ -176,6 +177,10 @@ def load_run(folder: str | Path, which: Literal["best", "last"] | None = None, t
     """
     folder = Path(folder)
     settings = read_settings(folder)
+    if settings.network.name == AUTOMATIC:
+        settings = dataclasses.replace(settings, network=read_choice(folder).cell)
+        if which == "best":
+            raise CheckpointError(f"{folder} is an automatic choice, which has one set of weights; leave out --which.")
     which = which or settings.training.weights
     path = folder / f"{which}.safetensors"
     if not path.is_file():

@@ -1,6 +1,7 @@
 """Pictures of one run: its curves, and what it answers on the sequences it is scored on.
 
-curve.png      loss and score over the updates, from log.jsonl
+scores.png     after an automatic choice: the models that were compared, with intervals
+curve.png      otherwise: loss and score over the updates, from log.jsonl
 answers.png    classes: a confusion matrix; numbers: predicted over true, in the units of the data (own data only)
 """
 
@@ -16,9 +17,11 @@ import torch
 
 from holdfast.errors import MissingExtraError
 from holdfast.files import write_atomically
+from holdfast.runs.choice import StoredChoice, read_choice
 from holdfast.runs.intervals import wilson
 from holdfast.runs.load import Run, load_run
 from holdfast.tasks import IGNORED, OwnTask, Task
+from holdfast.train import sums
 from holdfast.train.log import read_log
 from holdfast.train.loop import predict
 from holdfast.train.metrics import HIGHER_IS_BETTER
@@ -46,7 +49,8 @@ def draw_run(folder: str | Path, task: Task | None = None) -> list[Path]:
     """
     folder = Path(folder)
     run = load_run(folder, None, task)
-    made = [_curve(run, read_log(folder / "log.jsonl"))]
+    chosen = (folder / sums.CHOICE).is_file()
+    made = [_compared(run, read_choice(folder)) if chosen else _curve(run, read_log(folder / sums.LOG))]
     if run.stored is not None and isinstance(run.task, OwnTask):
         made.append(_answers(run, run.task))
     return [path for path in made if path is not None]
@@ -83,6 +87,26 @@ def _curve(run: Run, entries: list[dict[str, Any]]) -> Path | None:
     axes[-1].set_xlabel("updates")
     axes[0].set_title(f"{_name(run)}, seed {run.settings.training.seed}", fontsize=10)
     return _saved(figure, run.folder / "curve.png")
+
+
+def _compared(run: Run, choice: StoredChoice) -> Path:
+    """Every score of an automatic choice, with its interval; the chosen model in colour."""
+    figure = _figure((7, 1.2 + 0.4 * len(choice.scores)))
+    axes = figure.subplots()
+    for place, one in enumerate(reversed(choice.scores)):
+        colour = _BLUE if one.name == choice.chosen else _GREY
+        axes.plot([one.low, one.high], [place, place], color=colour, linewidth=2)
+        axes.plot([one.value], [place], "o", color=colour)
+        text = f"{one.value:.3f}" if choice.metric == "accuracy" else f"{one.value:.3g}"
+        axes.annotate(text, (one.value, place), (0, 5), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_yticks(range(len(choice.scores)), [one.name for one in reversed(choice.scores)])
+    axes.set_ylim(-0.6, len(choice.scores) - 0.3)
+    if choice.metric != "accuracy" and all(one.low > 0 for one in choice.scores):
+        axes.set_xscale("log")
+    axes.set_xlabel(f"{choice.metric} on left-out sequences, with 95% interval")
+    axes.set_title(f"{choice.chosen}, chosen for {Path(run.settings.task.path).name}", fontsize=10)
+    axes.grid(True, axis="x", alpha=0.25)
+    return _saved(figure, run.folder / "scores.png")
 
 
 def _answers(run: Run, task: OwnTask) -> Path | None:

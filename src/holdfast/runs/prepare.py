@@ -11,11 +11,14 @@ from holdfast.runs.settings import RunSettings
 from holdfast.tasks import Spec, Task
 from holdfast.train.checkpoint import seed_all
 from holdfast.train.model import SequenceModel, build
+from holdfast.train.whole import PooledModel, ReservoirModel
 
-__all__ = ["built", "count", "prepare"]
+__all__ = ["Model", "built", "count", "prepare"]
+
+Model = SequenceModel | PooledModel | ReservoirModel
 
 
-def prepare(settings: RunSettings, task: Task | None = None) -> tuple[SequenceModel, Task]:
+def prepare(settings: RunSettings, task: Task | None = None) -> tuple[Model, Task]:
     """The model at its start and the task. The weights are a function of the settings and their seed alone.
 
     Args:
@@ -33,7 +36,7 @@ def prepare(settings: RunSettings, task: Task | None = None) -> tuple[SequenceMo
     return built(settings, task.spec, task.vectors), task
 
 
-def built(settings: RunSettings, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
+def built(settings: RunSettings, spec: Spec, vectors: Tensor | None = None) -> Model:
     """The model at its start, for a task of this ``spec``; ``vectors`` start its embedding."""
     seed_all(settings.training.seed)
     network = settings.network

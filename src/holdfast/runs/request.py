@@ -17,10 +17,12 @@ from holdfast.runs.intervals import answers_in
 from holdfast.runs.schema import listed, read_file
 from holdfast.runs.settings import RunSettings, overridden, run_settings
 from holdfast.tasks import TASKS, OwnData, OwnTask, Task
+from holdfast.train.model import AUTOMATIC, RESERVOIR
 
 __all__ = ["Chosen", "Request", "choose", "parse_setting"]
 
 OWN = next(name for name, kind in TASKS.items() if kind is OwnData)
+MINUTES = 5.0  # of an automatic choice
 _FEW = 50  # validation sequences: with fewer, which evaluation is best is mostly chance
 _UPDATES = 2000  # about what a small data set needs; but at least 10 epochs and at most 200
 
@@ -92,12 +94,34 @@ def choose(request: Request) -> Chosen:
     for cell in request.cells or (None,):
         changes = {key: value for only, key, value in parsed if only in (None, cell)}
         table = overridden(asked, {**({"cell.name": cell} if cell else {}), **request.options, **changes})
-        probe = run_settings(overridden({"train": {"updates": 1}}, _dotted(table)), source)
-        same = [task for one, task in zip(settings, tasks, strict=True) if one.task == probe.task]
-        tasks.append(same[0] if same else probe.task.load())
-        defaults, reasons[cell or ""] = _defaults(table, tasks[-1], probe.training.batch)
+        table, probe, task, instead = _loaded(table, source, list(zip(settings, tasks, strict=True)))
+        tasks.append(task)
+        defaults, found = _defaults(table, task, probe.training.batch)
+        reasons[cell or ""] = [*found, *instead]
         settings.append(run_settings(overridden(defaults, _dotted(table)), source))
     return Chosen(tuple(settings), tuple(tasks), tuple(_told(reasons)))
+
+
+def _loaded(
+    table: dict[str, Any], source: str, before: list[tuple[RunSettings, Task]]
+) -> tuple[dict[str, Any], RunSettings, Task, list[str]]:
+    """The table, its settings and its task, loaded once; and a sentence if there is no automatic choice for it."""
+    asked = table
+    if table.get("cell", {}).get("name") in (AUTOMATIC, RESERVOIR) and table.get("task", {}).get("name") != OWN:
+        raise ConfigError(
+            f"--cell {table['cell']['name']} is for your own data; add --data FILE, or name another cell."
+        )
+    if chosen := table.get("cell", {}).get("name") == AUTOMATIC:  # cross-validation needs no split, nor weights
+        table = overridden({"task": {"validation": 0.0, "weights": "none"}}, _dotted(table))
+    probe = run_settings(overridden({"train": {"updates": 1}}, _dotted(table)), source)
+    same = [task for one, task in before if one.task == probe.task]
+    task = same[0] if same else probe.task.load()
+    if not chosen or not task.spec.every_step:
+        return table, probe, task, []
+    plain = {name: value for name, value in asked.items() if name != "cell"}
+    what = "the next step" if not task.spec.classes else "a class at every step"
+    sentence = f"The automatic choice is for one answer per sequence; for {what}, an SGORNN is trained (--cell)."
+    return *_loaded(plain, source, before)[:3], [sentence]
 
 
 def _told(reasons: Mapping[str, list[str]]) -> list[str]:
@@ -158,8 +182,11 @@ def _defaults(table: Mapping[str, Any], task: Task, batch: int) -> tuple[dict[st
     changes: dict[str, Any] = {}
     choices: list[str] = []
     if isinstance(task, OwnTask):
-        changes, reasons = _own_defaults(table, task)
+        automatic = table.get("cell", {}).get("name") == AUTOMATIC
+        changes, reasons = (_automatic_defaults if automatic else _own_defaults)(table, task)
         choices += [*task.choices, *reasons]
+        if automatic:
+            return overridden({}, changes), choices
     if "evaluate_on" not in train and "validation" not in task.spec.splits:
         split = "test" if "test" in task.spec.splits else task.spec.splits[0]
         changes["train.evaluate_on"] = [split]
@@ -171,6 +198,18 @@ def _defaults(table: Mapping[str, Any], task: Task, batch: int) -> tuple[dict[st
         changes |= how_long
         choices.append(reason)
     return overridden({}, changes), choices
+
+
+def _automatic_defaults(table: Mapping[str, Any], task: OwnTask) -> tuple[dict[str, Any], list[str]]:
+    """What an automatic choice needs in its settings; its options say the rest."""
+    minutes = table.get("cell", {}).get("options", {}).get("minutes", MINUTES)
+    changes: dict[str, Any] = {"cell.options.minutes": float(minutes), "train.updates": 600, "train.weights": "last"}
+    if "validation" not in task.spec.splits:
+        changes["train.evaluate_on"] = ["test" if "test" in task.spec.splits else "train"]
+    tried = "a reservoir and simple baselines" if not minutes else (
+        f"a reservoir, cells that are trained within {minutes:g} min, and simple baselines"
+    )  # fmt: skip
+    return changes, [f"Model: chosen automatically from {tried} (--minutes; --cell NAME trains one cell)."]
 
 
 def _own_defaults(table: Mapping[str, Any], task: OwnTask) -> tuple[dict[str, Any], list[str]]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from holdfast.errors import CheckpointError, ConfigError
 from holdfast.files import write_atomically
 from holdfast.runs.environment import environment
@@ -25,11 +27,11 @@ from holdfast.runs.schema import table_of
 from holdfast.runs.settings import RunSettings, to_table
 from holdfast.tasks import Task
 from holdfast.train.loop import Outcome, check_accelerator, ended, fit
-from holdfast.train.model import SequenceModel
+from holdfast.train.model import AUTOMATIC, RESERVOIR
 
-__all__ = ["Look", "resume_run", "train_run"]
+__all__ = ["Look", "claim", "resume_run", "train_run", "write_table"]
 
-Look = Callable[[SequenceModel, int], None]
+Look = Callable[[nn.Module, int], None]
 """What inspects a model during training: it gets the model in evaluation mode and the number of updates made."""
 
 
@@ -75,12 +77,17 @@ def train_run(
     """
     folder = Path(folder)
     check_accelerator(accelerator)
-    _claim(folder, to_table(settings))
+    if settings.network.name in (AUTOMATIC, RESERVOIR):
+        raise ConfigError(
+            f"cell.name = {settings.network.name!r} is not trained step by step. Use holdfast.estimators."
+            'train_automatic with cell.name = "auto", or name a layer.'
+        )
+    claim(folder, to_table(settings))
     if (outcome := ended(folder)) is not None:
         return outcome
     model, task = prepare(settings, task)
     store(folder, task)
-    _write(
+    write_table(
         folder / "model.json", {"model": str(model), "parameters": count(model), "cell_parameters": count(model.rnn)}
     )
 
@@ -108,11 +115,11 @@ def resume_run(folder: str | Path, *, progress: bool = True, devices: int = 1, a
     return train_run(read_settings(folder), folder, progress=progress, devices=devices, accelerator=accelerator)
 
 
-def _claim(folder: Path, table: dict[str, Any]) -> None:
+def claim(folder: Path, table: dict[str, Any]) -> None:
     """Write the settings into a new folder, or see that those in an old one are the same."""
     if not (folder / "settings.json").is_file():
-        _write(folder / "environment.json", table_of(environment()))
-        _write(folder / "settings.json", table)
+        write_table(folder / "environment.json", table_of(environment()))
+        write_table(folder / "settings.json", table)
         return
     for name, (before, now) in _differences(to_table(read_settings(folder)), table):
         raise ConfigError(
@@ -130,7 +137,8 @@ def _differences(held: Mapping[str, Any], wanted: Mapping[str, Any], where: str 
             yield f"{where}{name}", (before, now)
 
 
-def _write(path: Path, table: Mapping[str, Any]) -> None:
+def write_table(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a table as JSON, whole or not at all; the folder is made if it does not exist."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(table, indent=2) + "\n")
@@ -138,7 +146,7 @@ def _write(path: Path, table: Mapping[str, Any]) -> None:
         raise CheckpointError(f"Could not write {path}: {error.strerror}; choose another folder.") from None
 
 
-def _look(model: SequenceModel, look: Look, update: int) -> None:
+def _look(model: nn.Module, look: Look, update: int) -> None:
     training = model.training
     model.eval()
     try:

@@ -8,7 +8,7 @@ list of arrays (time, channels) or (time,)          arrays x, lengths and y, as 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from holdfast.errors import DataError, MissingExtraError
 from holdfast.tasks.tables import Cases, Data, Table, table_of_arrow
 
-__all__ = ["MEMORY", "as_data", "digest"]
+__all__ = ["MEMORY", "as_data", "digest", "pad"]
 
 MEMORY = Path("data")  # what errors call it
 
@@ -87,24 +87,51 @@ def _arrays(x: Any) -> dict[str, np.ndarray]:
     if hasattr(x, "__array__") and (whole := np.asarray(x)).dtype != object:
         return {"x": _plain(whole, "x")}
     try:
-        parts = [np.asarray(part, dtype=np.float64) for part in x]
-    except (TypeError, ValueError) as error:
+        parts = list(x)
+    except TypeError as error:
         raise DataError(
             "x must be an array (cases, time, channels) or (cases, time), a list of arrays (time, channels), a "
             f"DataFrame or a path, got a {type(x).__name__}: {error}."
         ) from None
-    parts = [part[:, None] if part.ndim == 1 else part for part in parts]
-    widths = {part.shape[1:] for part in parts}
-    if len(widths) != 1 or any(part.ndim != 2 for part in parts) or not all(map(len, parts)):
-        shapes = ", ".join(dict.fromkeys(str(part.shape) for part in parts[:4]))
-        raise DataError(
-            "x must hold arrays (time, channels) with as many channels each, got "
-            f"{f'the shapes {shapes}' if parts else 'none'}."
-        )
-    lengths = np.array([len(part) for part in parts])
-    padded = np.zeros((len(parts), int(lengths.max()), *widths.pop()))
-    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(parts)
+    padded, lengths = pad(parts, "x")
     return Cases(x=padded, lengths=lengths)
+
+
+def pad(parts: Sequence[Any], who: str) -> tuple[np.ndarray, np.ndarray]:
+    """Sequences (time,) or (time, channels) as one array (cases, time, channels), zeros behind their ends; and lengths.
+
+    Args:
+        parts: anything that NumPy reads as numbers.
+        who: speaks in errors.
+
+    Example:
+        >>> x, lengths = pad([[1.0, 2.0, 3.0], [4.0]], "example")
+        >>> x.shape, lengths.tolist()
+        ((2, 3, 1), [3, 1])
+    """
+    sequences: list[np.ndarray] = []
+    for index, given in enumerate(parts):
+        try:
+            one = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"{who} expects numbers, but sequence {index} cannot be read as such: {error}.") from None
+        one = one[:, None] if one.ndim == 1 else one
+        if one.ndim != 2 or 0 in one.shape:
+            raise DataError(
+                f"{who} expects sequences of shape (time,) or (time, channels), got {np.shape(given)} at {index}."
+            )
+        if sequences and one.shape[1] != sequences[0].shape[1]:
+            raise DataError(
+                f"{who} expects the same channels everywhere: sequence 0 has {sequences[0].shape[1]}, sequence {index} "
+                f"has {one.shape[1]}."
+            )
+        sequences.append(one)
+    if not sequences:
+        raise DataError(f"{who} expects at least one sequence, got 0 sample(s).")
+    lengths = np.array([len(one) for one in sequences])
+    padded = np.zeros((len(sequences), int(lengths.max()), sequences[0].shape[1]))
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.concatenate(sequences)
+    return padded, lengths
 
 
 def _plain(array: np.ndarray, name: str) -> np.ndarray:

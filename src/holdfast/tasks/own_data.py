@@ -90,7 +90,8 @@ class OwnData:
         path: the file or folder.
         target: column or columns of the answer, or the name of the array; None: "target", "label" or "class" (or the
             array "y") if there is one, else the next step is predicted. Several columns are several numbers.
-        sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one.
+        sequence: column that says to which sequence a row belongs; None: "sequence", "id" and the like if there is one,
+            or a column each of whose values fills one block of rows with one answer.
         time: column that orders the steps of a sequence; None: "time", "step" and the like, else the file's order.
         features: columns of the inputs; None: all other columns of numbers but row numbers and times, and columns of
             text with at most 20 different ones, as zeros and ones.
@@ -272,6 +273,8 @@ class OwnData:
             known = ", ".join(table.columns)
             raise DataError(f"{table.path}: name the target for {self.kind}, target='NAME'; columns: {known}.")
         sequence = self.sequence or _named(table, SEQUENCE_NAMES, taken | {*targets})
+        if sequence is None and targets and self.layout == "auto" and self.kind != "tagging":
+            sequence = _blocks(table, targets, taken | {*targets})
         time = self.time or _named(table, TIME_NAMES, taken | {*targets})
         if time is None and not targets and (year := _named(table, ("year",), taken)):
             pairs = zip(table[sequence] if sequence else [0] * table.rows, table[year], strict=True)
@@ -540,6 +543,25 @@ def _named(table: Table, names: tuple[str, ...], taken: Container[str | None]) -
     """The column that goes by one of the names, in any case of letters."""
     there = {name.lower(): name for name in reversed(table.columns) if name not in taken}
     return next((there[name] for name in names if name in there), None)
+
+
+def _blocks(table: Table, targets: tuple[str, ...], taken: Container[str | None]) -> str | None:
+    """A column that names sequences though not by its own name: each value fills one block of rows with one answer.
+
+    There are more blocks than answers, or the column may be the answer in other words.
+    """
+    found: dict[str, int] = {}
+    for name, values in table.columns.items():
+        if name in taken or values.dtype.kind not in "iuO" or _no_input(name, values, True):
+            continue
+        begins = np.flatnonzero(np.r_[True, values[1:] != values[:-1]])
+        lengths = np.diff(np.r_[begins, len(values)])
+        if lengths.min() < 2 or len({*values[begins].tolist()}) < len(begins):
+            continue
+        answers = [(table[it][begins], table[it]) for it in targets]
+        if all((np.repeat(own, lengths) == y).all() and len({*own.tolist()}) < len(begins) for own, y in answers):
+            found[name] = len(begins)
+    return max(found, key=found.__getitem__) if found else None
 
 
 def _no_input(name: str, values: np.ndarray, target: bool) -> str:

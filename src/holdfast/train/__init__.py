@@ -4,6 +4,7 @@ from holdfast.train.loop import Outcome, evaluate, fit, predict
 from holdfast.train.model import LAYERS, SequenceModel, build
 from holdfast.train.optimisers import OPTIMISERS
 from holdfast.train.settings import LRSchedule, ModelSettings, Training
+from holdfast.train.whole import PooledModel, ReservoirModel
 
 __all__ = [
     "LAYERS",
@@ -11,6 +12,8 @@ __all__ = [
     "LRSchedule",
     "ModelSettings",
     "Outcome",
+    "PooledModel",
+    "ReservoirModel",
     "SequenceModel",
     "Training",
     "build",

@@ -170,7 +170,7 @@ def fit(
     except OSError as error:
         raise CheckpointError(f"Could not make the run folder {folder}: {error.strerror}.") from error
     fabric = _fabric(devices, accelerator)
-    with _others_alive(fabric, folder), _only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
+    with _others_alive(fabric, folder), only_run_in(folder) if fabric.is_global_zero else contextlib.nullcontext():
         sums.check(folder, sums.SETTINGS)
         run = _Run(fabric, model, task, training, folder, watch, evaluated)
         if (outcome := ended(folder)) is not None:
@@ -792,7 +792,8 @@ def _others_alive(fabric: Any, folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _only_run_in(folder: Path) -> Iterator[None]:
+def only_run_in(folder: Path) -> Iterator[None]:
+    """Hold a run folder against other processes that would train in it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(alone_in(folder))

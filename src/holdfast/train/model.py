@@ -21,14 +21,16 @@ from torch import Tensor, nn
 import holdfast
 from holdfast.cells import CheckedLoad
 from holdfast.errors import SettingError, ShapeError
+from holdfast.layers import Reservoir
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
+from holdfast.train.whole import PooledModel, ReservoirModel
 from holdfast.train.wide_readout import WIDE, Unread
 from holdfast.types import State
 
-__all__ = ["LAYERS", "SequenceModel", "Start", "build", "made_options", "option_types"]
+__all__ = ["AUTOMATIC", "LAYERS", "RESERVOIR", "SequenceModel", "Start", "build", "made_options", "option_types"]
 
 LAYERS: dict[str, type[nn.Module]] = {
     "rnn": holdfast.RNN,
@@ -43,6 +45,9 @@ LAYERS: dict[str, type[nn.Module]] = {
     "rrnn-gru": RRNNGRU,
 }
 """Layers by the name that settings call them. A new one is one more entry."""
+
+AUTOMATIC, RESERVOIR = "auto", "reservoir"
+"""Names that settings have besides: the choice between models, and one that is fitted in closed form."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -234,7 +239,9 @@ class SequenceModel(CheckedLoad):
         return torch.cat(tuple(rows[-directions:]), dim=-1)
 
 
-def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> SequenceModel:
+def build(
+    network: ModelSettings, spec: Spec, vectors: Tensor | None = None
+) -> SequenceModel | PooledModel | ReservoirModel:
     """The model of these settings for a task, with weights drawn from PyTorch's global generator.
 
     Args:
@@ -249,6 +256,12 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
         1411
     """
     options = made_options(network)
+    if network.name == AUTOMATIC:
+        raise SettingError('"auto" is a choice between models, not a layer; name a layer to build.')
+    if network.name == RESERVOIR or network.pooled:
+        _check_whole(network, spec)
+    if network.name == RESERVOIR:
+        return ReservoirModel(Reservoir(spec.input_size, units=network.hidden_size, **options), spec.output_size)
     embedding = _embedding(network, spec, vectors)
     features = spec.input_size if embedding is None else embedding.embedding_dim
     start = network.initial_state
@@ -265,6 +278,12 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
     if network.context is not None:
         rnn = truncate(rnn, network.context)  # pyright: ignore[reportArgumentType]
     width = network.hidden_size * (2 if network.bidirectional else 1) + network.direct * features
+    dropouts = {"input_dropout": network.input_dropout, "output_dropout": network.output_dropout}
+    if network.pooled:
+        pooled = PooledModel(rnn, width, spec.output_size, **dropouts)
+        if weights_start is not None:
+            raise SettingError("start is for a readout of the last state; leave out pooled or start.")
+        return pooled
     readout = nn.Linear(width, spec.output_size)
     if network.tied:
         if embedding is None or (spec.output_size, width) != tuple(embedding.weight.shape):
@@ -276,14 +295,24 @@ def build(network: ModelSettings, spec: Spec, vectors: Tensor | None = None) -> 
         embedding,
         every_step=spec.every_step,
         direct=network.direct,
-        input_dropout=network.input_dropout,
-        output_dropout=network.output_dropout,
+        **dropouts,
     )
     if weights_start is not None:
         if vectors is not None and weights_start.others is not None:
             raise SettingError("start.others would overwrite the embedding's vectors; leave one of the two out.")
         weights_start.apply_(model)
     return model
+
+
+def _check_whole(network: ModelSettings, spec: Spec) -> None:
+    """What a model of a whole sequence cannot be combined with."""
+    what = "a reservoir" if network.name == RESERVOIR else "pooled = true"
+    if spec.every_step or spec.tokens:
+        found = "an answer at every step" if spec.every_step else "tokens"
+        raise SettingError(f"{what} gives one answer per sequence of numbers; this task has {found}.")
+    used = [name for name in ("direct", "tied", "context") if getattr(network, name)]
+    if used:
+        raise SettingError(f"{what} reads all states of a sequence; leave out {used[0]}.")
 
 
 def _embedding(network: ModelSettings, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
@@ -314,9 +343,13 @@ def option_types(name: str) -> dict[str, Any]:
         >>> option_types("lstm")["bias"]
         <class 'bool'>
     """
-    layer = LAYERS[name]
+    if name == AUTOMATIC:
+        return {"minutes": float, "cells": tuple[str, ...], "units": int | None}
+    layer = Reservoir if name == RESERVOIR else LAYERS[name]
     taken = {"self", "input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "initial_state"}
     own = inspect.signature(getattr(layer, "cell_type", layer), eval_str=True).parameters.values()
+    if name == RESERVOIR:
+        return {one.name: one.annotation for one in own if one.name not in ("input_size", "units")}
     types = {one.name: one.annotation for one in own if one.name not in taken}
     return {**types, "backend": str, "start": Start}
 
@@ -328,8 +361,9 @@ def made_options(network: ModelSettings) -> dict[str, Any]:
         >>> made_options(ModelSettings("rnn", options={"start": {"recurrent": "identity"}}))
         {'start': Start(recurrent='identity', others=None)}
     """
-    if network.name not in LAYERS:
-        raise SettingError(f"unknown cell {network.name!r}; known: {', '.join(sorted(LAYERS))}.")
+    names = (*sorted(LAYERS), RESERVOIR, AUTOMATIC)
+    if network.name not in names:
+        raise SettingError(f"unknown cell {network.name!r}; known: {', '.join(names)}.")
     known = sorted(option_types(network.name))
     for name in network.options:
         if name not in known:

@@ -35,12 +35,14 @@ class ModelSettings:
     """A recurrent layer between an optional embedding and a linear readout.
 
     Args:
-        name: which layer: see ``holdfast.train.LAYERS``.
+        name: which layer: see ``holdfast.train.LAYERS``. "reservoir" is fitted in closed form, "auto" chosen for your
+            data: see ``holdfast.estimators.train_automatic``.
         hidden_size, layers, bidirectional, dropout: as in ``torch.nn.RNN``; dropout acts between layers.
         initial_state: "zeros", "learned", or a number: the standard deviation of a random start in training.
         embedding: features of a token: a size, "one-hot", or None for as many as hidden units. Without tokens: unused.
         frozen: the embedding is not trained, and each of its entries has mean 0 and variance 1 over the tokens.
         input_dropout, output_dropout: on what enters the first layer and what enters the readout.
+        pooled: the readout sees the mean, the last and the largest state of a sequence instead of the last.
         direct: the readout sees the input of its step too, as S1's q_t = g(x_t, h_t).
         tied: the readout's weight is the embedding's.
         context: k: every output comes from the last k inputs alone, as ``holdfast.stability.truncate`` makes it; None:
@@ -62,6 +64,7 @@ class ModelSettings:
     frozen: bool = False
     input_dropout: float = 0.0
     output_dropout: float = 0.0
+    pooled: bool = False
     direct: bool = False
     tied: bool = False
     context: int | None = None

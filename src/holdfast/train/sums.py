@@ -1,7 +1,7 @@
 """SHA256SUMS: what the files of a run folder were when they were written.
 
     while a run goes on    settings.json, preparation.json                                                (1)
-    when it has ended      and model.json, log.jsonl, both checkpoints, outcome.json                      (2)
+    when it has ended      and model.json, log.jsonl, both checkpoints, choice.json, outcome.json         (2)
 
 The form is that of ``sha256sum``, so ``sha256sum -c SHA256SUMS`` checks a folder too. The first line is a comment with
 the digest of the lines below it: a damaged SHA256SUMS is an error as well. While a run goes on, its last checkpoint
@@ -23,6 +23,7 @@ from holdfast.files import sha256_of, write_atomically
 
 __all__ = [
     "BEST",
+    "CHOICE",
     "LAST",
     "LOG",
     "MODEL",
@@ -37,16 +38,17 @@ __all__ = [
 ]
 
 NAME = "SHA256SUMS"
-SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, OUTCOME = (
+SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, CHOICE, OUTCOME = (
     "settings.json",
     "preparation.json",
     "model.json",
     "log.jsonl",
     "last.safetensors",
     "best.safetensors",
+    "choice.json",
     "outcome.json",
 )
-_FILES = (SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, OUTCOME)
+_FILES = (SETTINGS, PREPARATION, MODEL, LOG, LAST, BEST, CHOICE, OUTCOME)
 _COMMENT = "# SHA-256 of the lines below: "
 _LINE = re.compile(rf"([0-9a-f]{{64}})  ({'|'.join(map(re.escape, _FILES))})")
 
@@ -112,17 +114,20 @@ def check(folder: Path | str, *names: str) -> None:
     folder = Path(folder)
     entries = read(folder)
     if entries is None:
-        if (folder / OUTCOME).is_file() and any(_has_checksum(folder / name) for name in (LAST, BEST)):
+        if any((folder / name).is_file() for name in (CHOICE, OUTCOME)) and any(
+            _has_checksum(folder / name) for name in (LAST, BEST)
+        ):
             raise CheckpointError(
                 f"{folder / NAME} is missing, so the files of this run cannot be checked. Put the file back. "
                 f"{_again(folder)}"
             )
         return
-    if OUTCOME not in entries and (folder / OUTCOME).is_file():
-        raise CheckpointError(
-            f"{folder / NAME} has no digest of {OUTCOME}: it was written before the run ended, or comes from another "
-            f"run. Put the file back. {_again(folder)}"
-        )
+    for name in (CHOICE, OUTCOME):
+        if name not in entries and (folder / name).is_file():
+            raise CheckpointError(
+                f"{folder / NAME} has no digest of {name}: it was written before the run ended, or comes from another "
+                f"run. Put the file back. {_again(folder)}"
+            )
     for name in names:
         path = folder / name
         if name in (SETTINGS, PREPARATION, MODEL) and name in entries and not path.is_file():
@@ -167,6 +172,7 @@ _ADVICE = {
     LOG: "Put the file back, or start a new run in another folder.",
     LAST: f"Put the file back; {BEST} is a checkpoint of its own.",
     BEST: f"Put the file back; {LAST} is a checkpoint of its own.",
+    CHOICE: "Put the file back, or remove it: resuming the run makes it again.",
     OUTCOME: f"Put the file back, or remove it: resuming makes it again from {LAST}.",
 }
 
