@@ -20,7 +20,7 @@ from holdfast.engine.reference import scan_reference
 from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
 from holdfast.types import State, TimeFirst
 
-__all__ = ["fused_source", "in_weights_type", "scan"]
+__all__ = ["compiler", "fused_source", "in_weights_type", "scan"]
 
 # PyTorch before 2.7 cannot tell an export from a compilation: there both take the plain loop.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -115,7 +115,7 @@ def fused_source(cell: Cell) -> str:
             return s0=s0_new
         ...
     """
-    fused = _compiler()
+    fused = compiler()
     if isinstance(fused, str):
         raise FusedError(f"{type(cell).__name__} cannot run on the fused backend: {fused}.")
     try:
@@ -160,7 +160,7 @@ def _fused_or_none(
         faster = None if must or lengths is not None else scan_library(cell, xs, state, reverse=reverse)
         if faster is not None:
             return (faster[0] if need_output else None), faster[1]
-        fused = _compiler()
+        fused = compiler()
         if isinstance(fused, str):
             reason = fused
         else:
@@ -187,7 +187,7 @@ def _fused_or_none(
 
 
 @functools.cache
-def _compiler() -> Any:
+def compiler() -> Any:
     """The fused backend, or why it is not there; tried once, since a failing import costs milliseconds each time."""
     try:
         from holdfast.engine.targets import cpu as fused

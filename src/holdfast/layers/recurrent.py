@@ -14,6 +14,7 @@ from holdfast.engine import in_weights_type, scan
 from holdfast.engine.scan import BACKENDS
 from holdfast.errors import DTypeError, SettingError, ShapeError, one_of, positive_size
 from holdfast.layers.initial_state import InitialState, RandomStart
+from holdfast.layers.stream import LayerStream
 from holdfast.types import State
 
 __all__ = ["Recurrent"]
@@ -206,6 +207,14 @@ class Recurrent(CheckedLoad):
             if self.dropout and layer + 1 < self.num_layers:
                 xs = nn.functional.dropout(xs, self.dropout, self.training)
         return xs, tuple(torch.stack(entries) for entries in zip(*last_states, strict=True))
+
+    def stream(self, batch: int = 1) -> LayerStream:
+        """The layer as it is now, one input at a time: ``stream.step(x)``. See ``holdfast.Stream``.
+
+        Args:
+            batch: how many sequences run in parallel.
+        """
+        return LayerStream(self, batch)
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 
