@@ -34,7 +34,7 @@ class Stream(abc.ABC):
     Law: the answers are those of the model over the whole sequence, to rounding.
 
     Example:
-        >>> from holdfast import GRU
+        >>> from holdfast import GRU, Stream
         >>> layer, xs = GRU(3, 5), torch.randn(7, 1, 3)
         >>> stream = layer.stream()
         >>> outputs = torch.stack([stream.step(x) for x in xs])

@@ -342,9 +342,7 @@ def _(node: Rotate, k: StepBuilder) -> None:
             ends = []
             for start in (0, half):
                 places = [k.add(table, k.add(f, start + lane)) for lane in range(k.width)]
-                ends.append(
-                    k.gathered(source, [k.load_integer(k.arg(Role.PAIRS, index), place) for place in places])
-                )
+                ends.append(k.gathered(source, [k.load_integer(k.arg(Role.PAIRS, index), place) for place in places]))
             cos, sin = (
                 k.load(k.arg(Role.TURNS, index), k.add(turns, k.add(f, part * padded(half, k.width))))
                 for part in range(2)
