@@ -109,11 +109,9 @@ class Steps:
         row: list[float] = []
         for name in self.names:
             value = table[name]
-            if value is None:
-                value = np.nan
-            elif isinstance(value, str) or not np.isscalar(value):
+            if value is not None and not isinstance(value, int | float | np.integer | np.floating | np.bool_):
                 raise DataError(f"A step has a number in the column {name!r}, got {value!r}.")
-            row.append(float(value))
+            row.append(np.nan if value is None else float(value))
         for name, levels in zip(columns.text, columns.levels, strict=True):
             value = table[name]
             if (value is None and not columns.impute) or (value is not None and str(value) not in levels):
