@@ -89,6 +89,19 @@ def _alone(function: Any) -> Any:
     return call
 
 
+@contextlib.contextmanager
+def _without_tracers() -> Iterator[None]:
+    """What happens inside is not part of the graph that is being traced."""
+    count = torch._C._len_torch_function_stack()
+    modes = [torch._C._pop_torch_function_stack() for _ in range(count)]
+    try:
+        with _disable_current_modes():
+            yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
+
+
 @_alone
 def _described(self: Cell) -> str:
     """The names of the cell's own tensors that its step reads, a line end, and the step as text; "" if there is none.
@@ -98,7 +111,7 @@ def _described(self: Cell) -> str:
     from torch.nn.utils.stateless import _reparametrize_module
 
     real = {}
-    with _disable_current_modes(), torch.inference_mode(False), torch.enable_grad():
+    with _without_tracers(), torch.inference_mode(False), torch.enable_grad():
         for name, tensor in own_tensors(self).items():
             shape = tuple(int(size) for size in tensor.shape)
             if tensor.is_floating_point() or tensor.is_complex():
@@ -109,7 +122,8 @@ def _described(self: Cell) -> str:
             with _reparametrize_module(self, real):
                 weights = tuple(self.weights())
                 features = self.drive(torch.zeros(1, self.input_size, dtype=self.example_weight().dtype)).shape[-1]
-                text, own = written(trace_step(self, weights, features, fold=False, gradient=True))
+                traced = trace_step(self, weights, features, fold=False, gradient=True)
+                text, own = written(traced, type(self).__name__)
         except Unsupported:
             return ""
     return ",".join(own) + "\n" + text
@@ -124,7 +138,7 @@ Cell._described = _described  # type: ignore[attr-defined] - torch.compile calls
 
 @functools.lru_cache(maxsize=256)
 def _cell(text: str) -> TextCell:
-    return TextCell(text)
+    return TextCell.of(text)
 
 
 def _run(
@@ -143,7 +157,9 @@ def _run(
             f"holdfast::scan has {len(drive)} steps, but lengths from {int(lengths.min())} to {int(lengths.max())}."
         )
     options = {"lengths": lengths, "reverse": reverse, "need_output": need_output}
-    output, last = scan_weights(_cell(step), drive, tuple(state), tuple(weights), **options)
+    with torch.autocast(drive.device.type, enabled=False):
+        drive = drive.to(state[0].dtype)  # an exported program may run under autocast
+        output, last = scan_weights(_cell(step), drive, tuple(state), tuple(weights), **options)
     return list(last) if output is None else [output, *last]
 
 
@@ -199,7 +215,7 @@ def _unshared(results: list[Tensor], given: Any) -> list[Tensor]:
 def _forward_fake(drive: Tensor, state: list[Tensor], weights: Any, lengths: Any, reverse: Any, need_output: bool, step: Any) -> list[Tensor]:
     last = [entry.new_empty(entry.shape) for entry in state]
     steps, batch = drive.shape[:2]
-    return [drive.new_empty((steps, batch, state[0].shape[1])), *last] if need_output else last
+    return [state[0].new_empty((steps, batch, state[0].shape[1])), *last] if need_output else last
 
 
 def _backward_fake(grads: Any, drive: Tensor, state: list[Tensor], weights: list[Tensor], *rest: Any) -> list[Tensor]:

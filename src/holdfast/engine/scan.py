@@ -69,7 +69,7 @@ def scan(
         raise SettingError(f"scan knows the backends {', '.join(BACKENDS)}; got {backend!r}.")
     xs = in_weights_type(cell, xs)
     cell.check_input(xs, ("time", "batch", "input_size"), who)
-    if len(xs) == 0 or xs.shape[1] == 0:
+    if xs.shape[0] == 0 or xs.shape[1] == 0:  # len(xs) would be a constant of an exported program
         raise ShapeError(f"{who} expects at least one step and one sample, got xs of shape {tuple(xs.shape)}.")
     if state is None:
         state = cell.initial_state(xs.shape[1])
@@ -78,8 +78,9 @@ def scan(
     state = tuple(given)
     if lengths is not None:
         lengths = _checked_lengths(lengths, xs, who)
-    has_autocast = xs.device.type != "meta"
-    with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
+    kind = xs.device.type
+    cast = kind != "meta" and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if cast else contextlib.nullcontext():
         weights = tuple(cell.weights())  # a constrained weight is built once, not at every step
         options = {"lengths": lengths, "reverse": reverse, "need_output": need_output}
         if not torch.compiler.is_compiling():

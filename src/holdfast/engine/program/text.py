@@ -38,8 +38,8 @@ _OURS: dict[str, Callable[..., Any]] = {
 }
 
 
-def written(traced: Traced) -> tuple[str, tuple[str, ...]]:
-    """The text, and the names of the cell's own tensors that follow ``cell.weights()`` as its weights.
+def written(traced: Traced, name: str) -> tuple[str, tuple[str, ...]]:
+    """The text of a step of the cell ``name``, and the names of the cell's own tensors that follow ``cell.weights()`` as its weights.
 
     ``Unsupported`` if the step draws random numbers or holds something that cannot be written down.
     """
@@ -59,6 +59,7 @@ def written(traced: Traced) -> tuple[str, tuple[str, ...]]:
     grads = [traced.grads[i] for i in range(given)] + [traced.grads[given + node.target] for node in own]
     table = {
         "format": FORMAT,
+        "cell": name,
         "dtype": _name(traced.dtype),
         "source": traced.source_features,
         "states": traced.state_sizes,
@@ -119,6 +120,7 @@ class _Step:
             table = json.loads(text)
             if table["format"] != FORMAT:
                 raise ValueError(f"format {table['format']}, and this version of Holdfast knows format {FORMAT}")
+            self.name = str(table["cell"])
             self.dtype = getattr(torch, table["dtype"])
             self.source, self.states = int(table["source"]), tuple(map(int, table["states"]))
             self.inputs = 1 + len(self.states) + int(table["weights"])
@@ -216,6 +218,11 @@ class TextCell(Cell):
 
     Law: values and gradients are those of the cell that the text was made from.
     """
+
+    @staticmethod
+    def of(text: str) -> TextCell:
+        """The cell under the name of the one that it was made from, for messages."""
+        return type(_read(text).name, (TextCell,), {})(text)
 
     def __init__(self, text: str):
         step = _read(text)
