@@ -187,7 +187,9 @@ def _forward(*arguments: Any) -> list[Tensor]:
 
 
 @_alone
-def _backward(grads: list[Tensor], drive: Tensor, state: list[Tensor], weights: list[Tensor], *rest: Any) -> list[Tensor]:
+def _backward(
+    grads: list[Tensor], drive: Tensor, state: list[Tensor], weights: list[Tensor], *rest: Any
+) -> list[Tensor]:
     """The gradients of drive, state and weights, those of whole numbers left out."""
     with _autograd_inside(), torch.enable_grad():
         inputs = [t.detach() for t in (drive, *state, *weights)]
@@ -202,8 +204,12 @@ def _backward(grads: list[Tensor], drive: Tensor, state: list[Tensor], weights: 
 
 def _unshared(results: list[Tensor], given: Any) -> list[Tensor]:
     """An operator's outputs must not share memory with its arguments or with each other."""
-    seen = {t.untyped_storage().data_ptr() for entry in given for t in (entry if isinstance(entry, list) else [entry])
-            if isinstance(t, Tensor)}
+    seen = {
+        t.untyped_storage().data_ptr()
+        for entry in given
+        for t in (entry if isinstance(entry, list) else [entry])
+        if isinstance(t, Tensor)
+    }
     fresh = []
     for result in results:
         memory = result.untyped_storage().data_ptr()
@@ -212,7 +218,9 @@ def _unshared(results: list[Tensor], given: Any) -> list[Tensor]:
     return fresh
 
 
-def _forward_fake(drive: Tensor, state: list[Tensor], weights: Any, lengths: Any, reverse: Any, need_output: bool, step: Any) -> list[Tensor]:
+def _forward_fake(
+    drive: Tensor, state: list[Tensor], weights: Any, lengths: Any, reverse: Any, need_output: bool, step: Any
+) -> list[Tensor]:
     last = [entry.new_empty(entry.shape) for entry in state]
     steps, batch = drive.shape[:2]
     return [state[0].new_empty((steps, batch, state[0].shape[1])), *last] if need_output else last

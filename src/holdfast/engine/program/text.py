@@ -39,7 +39,9 @@ _OURS: dict[str, Callable[..., Any]] = {
 
 
 def written(traced: Traced, name: str) -> tuple[str, tuple[str, ...]]:
-    """The text of a step of the cell ``name``, and the names of the cell's own tensors that follow ``cell.weights()`` as its weights.
+    """The step of the cell ``name`` as text, and the names of the cell's own tensors that it reads besides.
+
+    In the text these tensors follow those of ``cell.weights()``, as more weights.
 
     ``Unsupported`` if the step draws random numbers or holds something that cannot be written down.
     """
@@ -150,7 +152,9 @@ class _Step:
     def backward(self, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         return self._run(self._whole, [*inputs, *cotangents], self.grads)
 
-    def _run(self, order: list[int], inputs: Sequence[Tensor], wanted: Sequence[int | None]) -> tuple[Tensor | None, ...]:
+    def _run(
+        self, order: list[int], inputs: Sequence[Tensor], wanted: Sequence[int | None]
+    ) -> tuple[Tensor | None, ...]:
         count, batch = self.inputs + len(self.states), len(inputs[0])
         values: dict[int, Any] = dict(enumerate(inputs))
         for i in order:
