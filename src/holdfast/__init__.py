@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         RandomStart,
         Recurrent,
         Reservoir,
+        Stream,
         from_torch,
         to_torch,
     )
@@ -110,6 +111,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "Recurrent",
     "Reservoir",
     "SGORNN",
+    "Stream",
     "VPRNN",
     "from_torch",
     "to_torch",

@@ -14,8 +14,8 @@ from holdfast.cli._verb import explained
 
 OPTIONS = {
     "train": "--accelerator --batch --cell --clip --config --data --debug --devices --epochs --figure --forecast "
-    "--hidden --horizon --impute --json --known --layers --lr --minutes --optimiser --patience --quiet --run --schedule "
-    "--season --seed --sequence --set --target --test --time --updates --watch task",
+    "--hidden --horizon --impute --json --known --layers --lr --minutes --optimiser --patience --quiet --run "
+    "--schedule --season --seed --sequence --set --target --test --time --updates --watch task",
     "resume": "--accelerator --debug --devices --json --quiet run",
     "evaluate": "--data --debug --json --split --which run",
     "diagnose": "--data --debug --json --lag --out --quiet --which run runs",

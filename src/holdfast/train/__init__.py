@@ -4,6 +4,7 @@ from holdfast.train.loop import Outcome, evaluate, fit, predict
 from holdfast.train.model import LAYERS, SequenceModel, build
 from holdfast.train.optimisers import OPTIMISERS
 from holdfast.train.settings import LRSchedule, ModelSettings, Training
+from holdfast.train.stream import ModelStream
 from holdfast.train.whole import PooledModel, ReservoirModel
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "OPTIMISERS",
     "LRSchedule",
     "ModelSettings",
+    "ModelStream",
     "Outcome",
     "PooledModel",
     "ReservoirModel",

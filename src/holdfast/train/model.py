@@ -26,6 +26,7 @@ from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
+from holdfast.train.stream import ModelStream
 from holdfast.train.whole import PooledModel, ReservoirModel
 from holdfast.train.wide_readout import WIDE, Unread
 from holdfast.types import State
@@ -214,11 +215,19 @@ class SequenceModel(CheckedLoad):
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         if self.direct:
             if not self.every_step:
-                ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
+                ends = seen.new_full((seen.shape[1],), seen.shape[0], dtype=torch.long) if lengths is None else lengths
                 seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
             hs = torch.cat((hs, seen), dim=-1)
         answers = Unread(self.output_dropout(hs), self.readout)
         return answers if unread else answers.written(), last  # (3)
+
+    def stream(self, batch: int = 1) -> ModelStream:
+        """The model as it is now, one input at a time: ``stream.step(x)``. See ``ModelStream``.
+
+        Args:
+            batch: how many sequences run in parallel.
+        """
+        return ModelStream(self, batch)
 
     def penalty(self) -> Tensor | None:
         """What the layer adds to the loss of the last call: the parts of S1's loss (6); None for most layers."""
