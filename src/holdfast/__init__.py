@@ -49,6 +49,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         RandomStart,
         Recurrent,
         Reservoir,
+        Stream,
         from_torch,
         to_torch,
     )
@@ -108,6 +109,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "Recurrent",
     "Reservoir",
     "SGORNN",
+    "Stream",
     "VPRNN",
     "from_torch",
     "to_torch",

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -43,6 +44,20 @@ def test_a_decomposed_cell_over_time(tmp_path, kind):
         assert_close(found["output"].double(), output)
         for name, entry in zip("hc", last, strict=False):
             assert_close(found[f"{name}_n"][0].double(), entry)
+
+
+def test_with_holdfast_the_loop_is_one_operator(tmp_path, monkeypatch):
+    """For a cell of nobody, and for other numbers of steps and samples than it was traced with."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the tests' shape checks cannot be traced
+    cell = MixedCell(3, 6)
+    torch_program(cell, tmp_path / "cell.pt2")
+    loaded = torch.export.load(tmp_path / "cell.pt2")
+    assert [str(node.target) for node in loaded.graph.nodes].count("holdfast.scan.default") == 1
+    xs, lengths, state = torch.randn(9, 4, 3), torch.tensor([9, 0, 4, 1]), random_state(cell, 4, requires_grad=False)
+    found = loaded.module()(xs, lengths, {"h_0": state[0][None], "c_0": state[1][None]})
+    output, last = scan_reference(cell, xs, state, lengths=lengths)
+    assert_close(found["output"].double(), output)
+    assert_close(found["c_n"][0].double(), last[1])
 
 
 def test_a_whole_model_runs_where_there_is_no_holdfast(tmp_path):

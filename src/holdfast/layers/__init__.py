@@ -5,6 +5,7 @@ from holdfast.layers.initial_state import RandomStart
 from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN
 from holdfast.layers.recurrent import Recurrent
 from holdfast.layers.reservoir import Reservoir
+from holdfast.layers.stream import LayerStream, Stream
 
 __all__ = [
     "GRU",
@@ -14,10 +15,12 @@ __all__ = [
     "VPRNN",
     "ExpRNN",
     "FastRNN",
+    "LayerStream",
     "LinearRNN",
     "RandomStart",
     "Recurrent",
     "Reservoir",
+    "Stream",
     "from_torch",
     "to_torch",
 ]

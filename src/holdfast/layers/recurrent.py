@@ -14,6 +14,7 @@ from holdfast.engine import in_weights_type, scan
 from holdfast.engine.scan import BACKENDS
 from holdfast.errors import DTypeError, SettingError, ShapeError, one_of, positive_size
 from holdfast.layers.initial_state import InitialState, RandomStart
+from holdfast.layers.stream import LayerStream
 from holdfast.types import State
 
 __all__ = ["Recurrent"]
@@ -203,9 +204,17 @@ class Recurrent(CheckedLoad):
                 xs = None  # type: ignore[assignment]
                 continue
             xs = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-            if self.dropout and layer + 1 < self.num_layers:
+            if layer + 1 < self.num_layers and self.dropout:  # a number that torch.compile reads costs a second trace
                 xs = nn.functional.dropout(xs, self.dropout, self.training)
         return xs, tuple(torch.stack(entries) for entries in zip(*last_states, strict=True))
+
+    def stream(self, batch: int = 1) -> LayerStream:
+        """The layer as it is now, one input at a time: ``stream.step(x)``. See ``holdfast.Stream``.
+
+        Args:
+            batch: how many sequences run in parallel.
+        """
+        return LayerStream(self, batch)
 
     # -- what comes in -----------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from holdfast.runs.load import Run, load_run
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.request import Request, choose
 from holdfast.runs.settings import RunSettings, overridden, run_settings, to_table
+from holdfast.runs.stream import RunStream
 from holdfast.runs.train import resume_run, train_run
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "Request",
     "Run",
     "RunSettings",
+    "RunStream",
     "choose",
     "evaluate_run",
     "load_run",

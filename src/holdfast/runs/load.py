@@ -24,11 +24,13 @@ from holdfast.files import write_atomically
 from holdfast.runs.prepare import built, prepare
 from holdfast.runs.schema import read_file
 from holdfast.runs.settings import RunSettings, run_settings
+from holdfast.runs.stream import RunStream
 from holdfast.tasks import Batch, OwnData, OwnTask, Preparation, Prepared, Sequences, Task
 from holdfast.train import sums
 from holdfast.train.checkpoint import check_data, load_model_
 from holdfast.train.loop import predict
 from holdfast.train.model import SequenceModel
+from holdfast.train.stream import ModelStream
 
 __all__ = ["FORECAST", "Run", "Stored", "load_run", "read_settings", "store"]
 
@@ -146,6 +148,16 @@ class Run:
         if not self.preparation.classes:
             raise ConfigError(f"{self.folder} was trained for {self.preparation.kind}; probabilities are of classes.")
         return torch.softmax(self.outputs(x)[1].double(), dim=1).numpy()
+
+    def stream(self, batch: int = 1) -> RunStream | ModelStream:
+        """The run one step at a time: raw numbers in, predictions out. See ``RunStream``.
+
+        A run on a task that comes with Holdfast has no preparation: its stream takes the task's inputs.
+
+        Args:
+            batch: how many sequences run in parallel.
+        """
+        return self.model.stream(batch) if self.stored is None else RunStream(self, batch)
 
 
 def load_run(folder: str | Path, which: Literal["best", "last"] | None = None, task: Task | None = None) -> Run:

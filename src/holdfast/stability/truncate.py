@@ -29,6 +29,7 @@ from holdfast.stability.assumptions import readout_lipschitz
 from holdfast.stability.certificate import no_horizon
 from holdfast.stability.observed import time_first
 from holdfast.stability.stack import as_layer, stack_bounds
+from holdfast.stability.stream import TruncatedStream
 from holdfast.stability.windows import Driven, Recomputed, Windows
 from holdfast.types import State
 
@@ -139,10 +140,8 @@ class Truncated(CheckedLoad):
             output = output.transpose(0, 1)
         return output, last[0] if len(last) == 1 else last
 
-    def stream(self, batch: int = 1) -> Any:
+    def stream(self, batch: int = 1) -> TruncatedStream:
         """The same, one input at a time: see ``TruncatedStream``."""
-        from holdfast.stability.stream import TruncatedStream
-
         return TruncatedStream(self, batch)
 
     def _last_state(self, xs: Tensor) -> State:

@@ -25,6 +25,7 @@ from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
+from holdfast.train.stream import ModelStream
 from holdfast.types import State
 
 __all__ = ["LAYERS", "SequenceModel", "Start", "build", "made_options", "option_types"]
@@ -197,10 +198,18 @@ class SequenceModel(CheckedLoad):
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         if self.direct:
             if not self.every_step:
-                ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
+                ends = seen.new_full((seen.shape[1],), seen.shape[0], dtype=torch.long) if lengths is None else lengths
                 seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
             hs = torch.cat((hs, seen), dim=-1)
         return self.readout(self.output_dropout(hs)), last  # (3)
+
+    def stream(self, batch: int = 1) -> ModelStream:
+        """The model as it is now, one input at a time: ``stream.step(x)``. See ``ModelStream``.
+
+        Args:
+            batch: how many sequences run in parallel.
+        """
+        return ModelStream(self, batch)
 
     def penalty(self) -> Tensor | None:
         """What the layer adds to the loss of the last call: the parts of S1's loss (6); None for most layers."""

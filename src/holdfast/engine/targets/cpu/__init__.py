@@ -4,11 +4,14 @@ emit.py      a scheduled tile program as LLVM assembly; statements.py and expres
 builder.py   what every kernel is written with; tile_builder.py adds tiles; vec.py, operators.py, elementary.py
 native.py    machine code in memory; cache.py keeps it on disk, team.py runs it on threads
 plan.py      a cell's step traced, lowered and emitted; trial.py compares a new kernel with the plain loop
+step_kernel.py  one step with lanes over features; step.py binds it to its memory, for streams
 call.py      one scan: autograd around kernels; arguments.py, pack.py, shape.py; buffers.py uses memory again
 """
 
 from holdfast.engine.program.graph import Unsupported
 from holdfast.engine.targets.cpu.call import scan_fused
 from holdfast.engine.targets.cpu.plan import fused_source
+from holdfast.engine.targets.cpu.step import bind_step, step_rows
+from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["Unsupported", "fused_source", "scan_fused"]
+__all__ = ["WIDTH", "Unsupported", "bind_step", "fused_source", "scan_fused", "step_rows"]

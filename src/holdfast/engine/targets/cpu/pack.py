@@ -25,7 +25,7 @@ from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total"]
+__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total", "users"]
 
 Tensors = Sequence[Tensor]
 Grads = Sequence[Tensor | None]
@@ -88,7 +88,7 @@ class Arguments:
     def weights(self, schedule: Schedule, weights: Tensors) -> None:
         """Weights in the order that kernels read them."""
         dtype, lanes = self.shape.dtype, self.shape.lanes
-        singles, narrow, wide, turns = _users(schedule)
+        singles, narrow, wide, turns = users(schedule)
         for index in singles:
             self.pointer(Role.WEIGHT, index, weights[index].detach().to(dtype).contiguous())
         for index in narrow:
@@ -148,7 +148,7 @@ def _workspace(size: int) -> int:
 
 
 @functools.lru_cache(maxsize=512)
-def _users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[tiles.Rotate | tiles.RotateBack]]:
+def users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[tiles.Rotate | tiles.RotateBack]]:
     """Weights read entry by entry, matrices of narrow products, of wide ones, and rotations."""
     seen = tiles.reachable([*schedule.memory, *schedule.program.roots])
     matrices = [n for n in seen if isinstance(n, tiles.Product)]

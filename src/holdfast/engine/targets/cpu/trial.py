@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.engine.targets.cpu.call import Call
     from holdfast.engine.targets.cpu.plan import Plan
 
-__all__ = ["Disagreement", "drive_is_even", "try_backward", "try_forward"]
+__all__ = ["Disagreement", "distance", "drive_is_even", "try_backward", "try_forward"]
 
 STEPS = 3
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of a tensor's largest entry: sums in another order
@@ -182,13 +182,13 @@ def _difference(
         if not call.source_grad:
             reference, nearby = (None, *reference[1:]), (None, *nearby[1:])
     for name, one, other, close in zip(names, fused, reference, nearby, strict=True):
-        distance = _distance(one, other, close, TOLERANCE[plan.dtype], lenient=ends)
-        if distance is not None:
-            return f"{name} differs by {distance:.2g}"
+        gap = distance(one, other, close, TOLERANCE[plan.dtype], lenient=ends)
+        if gap is not None:
+            return f"{name} differs by {gap:.2g}"
     return None
 
 
-def _distance(
+def distance(
     one: Tensor | None, other: Tensor | None, close: Tensor | None, tolerance: float, *, lenient: bool
 ) -> float | None:
     """How far ``one`` is from ``other`` if that is more than rounding, else None; no tensor means zeros.
