@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ def _float32():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("kind", ["sgornn", "mixed"])
+@pytest.mark.parametrize("kind", ["vprnn-tanh", "mixed"])
 def test_a_decomposed_cell_over_time(tmp_path, kind):
     """For other numbers of steps and samples than it was traced with, with lengths of 0, from any state."""
     cell = MixedCell(3, 6) if kind == "mixed" else shaken(kind, 3, 6)
@@ -43,6 +44,20 @@ def test_a_decomposed_cell_over_time(tmp_path, kind):
         assert_close(found["output"].double(), output)
         for name, entry in zip("hc", last, strict=False):
             assert_close(found[f"{name}_n"][0].double(), entry)
+
+
+def test_with_holdfast_the_loop_is_one_operator(tmp_path, monkeypatch):
+    """For a cell of nobody, and for other numbers of steps and samples than it was traced with."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the tests' shape checks cannot be traced
+    cell = MixedCell(3, 6)
+    torch_program(cell, tmp_path / "cell.pt2")
+    loaded = torch.export.load(tmp_path / "cell.pt2")
+    assert [str(node.target) for node in loaded.graph.nodes].count("holdfast.scan.default") == 1
+    xs, lengths, state = torch.randn(9, 4, 3), torch.tensor([9, 0, 4, 1]), random_state(cell, 4, requires_grad=False)
+    found = loaded.module()(xs, lengths, {"h_0": state[0][None], "c_0": state[1][None]})
+    output, last = scan_reference(cell, xs, state, lengths=lengths)
+    assert_close(found["output"].double(), output)
+    assert_close(found["c_n"][0].double(), last[1])
 
 
 def test_a_whole_model_runs_where_there_is_no_holdfast(tmp_path):
@@ -83,10 +98,19 @@ def test_a_module_of_a_network_is_the_model():
     assert_close(found["probabilities"].double(), model(x, lengths)[0].sigmoid())
 
 
+class BranchingCell(holdfast.RNNCell):
+    """A step that is another one for few samples: a traced program would take one of the two for both."""
+
+    def step(self, drive, state, weights):
+        return (drive * (0.5 if len(drive) > 10 else 0.25),)
+
+
 def test_bad_input_writes_nothing(tmp_path):
     path = tmp_path / "model.pt2"
     with pytest.raises(UnsupportedError, match="RRNN, which chooses"):
         torch_program(RRNN(4, 4, rounds=2), path, decompose=True)
+    with pytest.raises(UnsupportedError, match=r"torch.export cannot write .*depends on the batch size"):
+        torch_program(BranchingCell(2, 3), path, decompose=True)
     assert not path.exists()
     path.write_text("mine")
     with pytest.raises(SettingError, match="exists and is kept"):

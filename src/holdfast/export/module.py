@@ -190,11 +190,20 @@ def unlike(module: nn.Module, size: int) -> int:
 
 @torch.no_grad()
 def _traced(cell: Frozen) -> nn.Module:
-    """The step as a graph of PyTorch's operators: its scan would read Python itself, and refuse some of it."""
+    """The step as a graph of PyTorch's operators: its scan would read Python itself, and refuse some of it.
+
+    Only the batch is a size that may differ: sizes of features would stand in the graph as arithmetic, which its scan
+    does not take.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
     batch = unlike(cell, 13)
-    drive = cell.drive(torch.zeros(batch, cell.input_size, dtype=torch.float32))
-    state = tuple(torch.zeros(batch, size, dtype=torch.float32) for size in cell.state_sizes)
-    trace = make_fx(lambda *given: tuple(cell.step(*given)), tracing_mode="symbolic", _allow_non_fake_inputs=True)
-    return trace(drive, state, cell.weights())
+    rows = [cell.drive(torch.zeros(batch, cell.input_size, dtype=torch.float32))]
+    rows += [torch.zeros(batch, size, dtype=torch.float32) for size in cell.state_sizes]
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    varies = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC, DimDynamic.STATIC])
+    drive, *state = (mode.from_tensor(row, symbolic_context=varies) for row in rows)
+    weights = tuple(mode.from_tensor(weight, static_shapes=True) for weight in cell.weights())
+    return make_fx(lambda *given: tuple(cell.step(*given)))(drive, tuple(state), weights)

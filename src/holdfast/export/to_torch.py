@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from holdfast.engine.program.graph import Unsupported
+from holdfast.engine.program.inference import trace_for_all
+from holdfast.errors import HoldfastError, UnsupportedError
 from holdfast.export.module import NetworkModule, unlike
-from holdfast.export.network import check_cell, metadata, network_of
+from holdfast.export.network import Network, check_cell, metadata, network_of
 from holdfast.export.report import Report, check_new, write_new
 
 __all__ = ["torch_program"]
@@ -35,6 +38,9 @@ def torch_program(model: Any, path: str | Path, *, decompose: bool = False, forc
             ``holdfast.scan``, which is faster and needs ``import holdfast`` before the program is loaded.
         force: overwrite a file that exists.
 
+    Raises:
+        UnsupportedError: PyTorch cannot trace the model, or its step depends on the batch size.
+
     Example:
         >>> import holdfast, tempfile
         >>> layer, path = holdfast.GRU(3, 8), Path(tempfile.mkdtemp()) / "gru.pt2"
@@ -49,6 +55,20 @@ def torch_program(model: Any, path: str | Path, *, decompose: bool = False, forc
     check_new([path], force=force)  # before the work
     for row in network.rows:
         check_cell(row.cell)
+    try:
+        for row in network.rows:
+            trace_for_all(row.cell, tuple(row.cell.weights()))  # a program is not traced again at another batch size
+        return _written(network, path, decompose, force)
+    except (Unsupported, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        if isinstance(error, HoldfastError):
+            raise
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UnsupportedError(
+            f"torch.export cannot write {network.provenance.cells}: {reason.rstrip('.')}."
+        ) from error
+
+
+def _written(network: Network, path: Path, decompose: bool, force: bool) -> Report:
     module = NetworkModule(network, decompose=decompose)
     time, batch = torch.export.Dim("time", min=1), torch.export.Dim("batch", min=1)
     first, second = (batch, time) if network.batch_first else (time, batch)

@@ -19,9 +19,17 @@ from holdfast.cells import Cell
 from holdfast.engine.program.graph import Graph, Node, Unsupported
 from holdfast.engine.program.lower import lower
 from holdfast.engine.program.tiles import StepProgram
-from holdfast.engine.program.trace import SIZES, differs, own_tensors, random_state_kept, record_step, trace_step
+from holdfast.engine.program.trace import (
+    SIZES,
+    Traced,
+    differs,
+    own_tensors,
+    random_state_kept,
+    record_step,
+    trace_step,
+)
 
-__all__ = ["Step", "step_of"]
+__all__ = ["Step", "step_of", "trace_for_all"]
 
 BATCHES = 1, 2, 3, 8, 64, 1024  # sizes that are tried besides those of a trace
 
@@ -48,17 +56,31 @@ def step_of(cell: Cell, batches: tuple[int, ...] = BATCHES) -> Step:
         [(3, 5), (5,), (5, 5)]
     """
     weights = tuple(cell.weights())
+    traced = trace_for_all(cell, weights, batches)
+    lowered, own = lower(traced, source_grad=False), own_tensors(cell)
+    numbers = lowered.prologue.run(*weights, *(own[name] for name in lowered.own))
+    named = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
+    leaves = [named.get(weight.data_ptr(), f"weight{i}") for i, weight in enumerate(weights)] + list(lowered.own)
+    return Step(lowered.forward, tuple(number.detach() for number in numbers), _names(lowered.prologue, leaves))
+
+
+@torch.no_grad()
+def trace_for_all(cell: Cell, weights: tuple[Tensor, ...], batches: tuple[int, ...] = BATCHES) -> Traced:
+    """The trace of a step with its drive, after seeing that it holds for all of these batch sizes.
+
+    Example:
+        >>> from holdfast import RNNCell
+        >>> cell = RNNCell(3, 5)
+        >>> trace_for_all(cell, cell.weights()).state_sizes
+        (5,)
+    """
     traced = trace_step(cell, weights, cell.input_size, fold=True, gradient=False)
     for batch in batches:
         with random_state_kept():
             again = record_step(cell, weights, cell.input_size, fold=True, gradient=False, batch=batch)
         if (difference := differs(traced, again, batch)) is not None and not _agrees(cell, weights, batch):
             raise Unsupported(difference)
-    lowered, own = lower(traced, source_grad=False), own_tensors(cell)
-    numbers = lowered.prologue.run(*weights, *(own[name] for name in lowered.own))
-    named = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
-    leaves = [named.get(weight.data_ptr(), f"weight{i}") for i, weight in enumerate(weights)] + list(lowered.own)
-    return Step(lowered.forward, tuple(number.detach() for number in numbers), _names(lowered.prologue, leaves))
+    return traced
 
 
 def _names(prologue: Graph, leaves: Sequence[str]) -> tuple[str, ...]:
