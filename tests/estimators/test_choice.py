@@ -222,3 +222,11 @@ def test_bad_settings_are_refused():
         automatic(x, lengths, y, classes=2, cells=("transformer",))
     only = (Score("a", "held out", torch.zeros(3), classes=True),)
     assert Choice("a", ModelSettings(), nn.Identity(), only).summary().startswith("* a")
+
+
+def test_what_was_not_tried_is_named_with_the_reason():
+    x, lengths, y = noisy(30)
+    late = automatic(x, lengths, y, classes=2, minutes=1e-9, units=4)
+    assert late.verdict().endswith("Not tried, for lack of time: plain gru, sgornn, gru, lstm.")
+    few = automatic(x[:10], lengths[:10], y[:10], classes=2, minutes=5, units=4)
+    assert few.verdict().endswith("No cell was trained: fewer than 20 sequences.")
