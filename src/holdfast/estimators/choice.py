@@ -4,8 +4,8 @@
    (closed forms).
 2. A plain GRU, the third baseline, and trained cells, scored on five folds, or on one fifth of the data if there are
    1,000 sequences or more. A cell that is clearly behind the reservoir after a fold is not tried on the others.
-3. The reservoir is chosen unless a trained cell is better on the same sequences by more than one standard error of the
-   difference. What is chosen is fitted to all sequences.
+3. The reservoir is chosen unless a trained cell that was tried on all folds is better by more than one standard error
+   of the difference. What is chosen is fitted to all sequences.
 
 Note [Once]: every piece of work goes through a ``Journal``, with the seconds that it took. What is decided depends on
 the journal alone: on scores, and on the seconds in it, never on the clock of the moment. So a choice that was killed
@@ -266,7 +266,9 @@ class _Search:
             updates, folds = plans[cell] = self._plan(cell, share)
             score = self._tried(cell, updates, folds, reservoir, limit)
             late += [cell] if score is None else []
-            better = score is not None and cell != PLAIN and _gain(best, score) > 0 and _gain(reservoir, score) > 1
+            better = (
+                score is not None and self._decides(score) and _gain(best, score) > 0 and _gain(reservoir, score) > 1
+            )
             best = score if score is not None and better else best
         if late:
             note = f"Not tried, for lack of time: {', '.join(late)}."
@@ -276,6 +278,10 @@ class _Search:
         model = fitted[0] if fitted else self._fit_reservoir(units)[0]
         network = ModelSettings("reservoir", model.reservoir.units, options=model.options())
         return Choice("reservoir", network, model, tuple(self.scores), note)
+
+    def _decides(self, score: Score) -> bool:
+        """Whether a cell was tried on enough sequences to be chosen: on all folds, or on a fifth of many sequences."""
+        return score.name != PLAIN and score.n >= (len(self.x) if len(self.x) < MANY else len(self.x) // FOLDS)
 
     def _scored(self, name: str, how: str, losses: Tensor, piece: str = "") -> Score:
         score = Score(name, how, losses, self.classes is not None, self.journal.seconds(piece) if piece else 0.0)
