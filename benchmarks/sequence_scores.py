@@ -36,12 +36,12 @@ def sequences(pair: tuple[torch.Tensor, torch.Tensor]) -> list[np.ndarray]:
     return [row[:length].numpy() for row, length in zip(*pair, strict=True)]
 
 
-def estimator(data: Sequences, model: str, seed: int, minutes: float = 5.0) -> tuple[float, str]:
-    """The test score of an estimator, and what it chose."""
+def estimator(data: Sequences, model: str, seed: int, minutes: float = 5.0) -> tuple[float, str, str]:
+    """The test score of an estimator, what it chose, and from what."""
     kind = holdfast.SequenceRegressor if data.regression else holdfast.SequenceClassifier
     made = kind(model, minutes=minutes, random_state=seed).fit(sequences(data.train), data.y)
     answers = made.predict(sequences(data.test))
-    return _score(data, answers), made.chosen_
+    return _score(data, answers), made.chosen_, made.summary()
 
 
 def raw(data: Sequences, kind: str) -> float:
@@ -130,8 +130,9 @@ def main() -> None:
         if "gru" in arguments.columns:
             row["plain GRU"] = [gru(data, 0)]
         if "auto" in arguments.columns:
-            score, chosen = estimator(data, "auto", 0, arguments.minutes)
+            score, chosen, summary = estimator(data, "auto", 0, arguments.minutes)
             row |= {"automatic": [score], "chosen": chosen, "minutes": arguments.minutes}
+            row["compared"] = {"on the training set": summary.splitlines()}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
         print(

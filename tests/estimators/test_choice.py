@@ -222,3 +222,28 @@ def test_bad_settings_are_refused():
         automatic(x, lengths, y, classes=2, cells=("transformer",))
     only = (Score("a", "held out", torch.zeros(3), classes=True),)
     assert Choice("a", ModelSettings(), nn.Identity(), only).summary().startswith("* a")
+
+
+def test_what_was_not_tried_is_named_with_the_reason():
+    x, lengths, y = noisy(30)
+    late = automatic(x, lengths, y, classes=2, minutes=1e-9, units=4)
+    assert late.verdict().endswith("Not tried, for lack of time: plain gru, sgornn, gru, lstm.")
+    few = automatic(x[:10], lengths[:10], y[:10], classes=2, minutes=5, units=4)
+    assert few.verdict().endswith("No cell was trained: fewer than 20 sequences.")
+
+
+def test_a_cell_that_was_not_tried_on_all_folds_is_not_chosen(monkeypatch):
+    """Right every time, but on ten sequences: that is chance often enough."""
+    x, lengths, y = noisy(50)
+    known = {row.numpy().tobytes(): label for row, label in zip(x, y, strict=True)}
+
+    def fit(*args, **kwargs):
+        return lambda x, lengths: (torch.eye(2)[[int(known[row.numpy().tobytes()]) for row in x.transpose(0, 1)]], ())
+
+    monkeypatch.setattr("holdfast.estimators.choice.fit_trained", fit)
+    for each, folds, expected in ((1e-3, "5 folds", "rnn"), (0.08, "1 of 5 folds", "reservoir")):
+        monkeypatch.setattr("holdfast.estimators.choice.seconds_per_update", lambda *args, each=each, **kwargs: each)
+        choice = automatic(x, lengths, y, classes=2, minutes=1, cells=("rnn",), units=4)
+        assert choice.scores[-1].how == folds
+        assert choice.scores[-1].value == 1
+        assert choice.name == expected

@@ -4,8 +4,8 @@
    (closed forms).
 2. A plain GRU, the third baseline, and trained cells, scored on five folds, or on one fifth of the data if there are
    1,000 sequences or more. A cell that is clearly behind the reservoir after a fold is not tried on the others.
-3. The reservoir is chosen unless a trained cell is better on the same sequences by more than one standard error of the
-   difference. What is chosen is fitted to all sequences.
+3. The reservoir is chosen unless a trained cell that was tried on all folds is better by more than one standard error
+   of the difference. What is chosen is fitted to all sequences.
 
 Note [Once]: every piece of work goes through a ``Journal``, with the seconds that it took. What is decided depends on
 the journal alone: on scores, and on the seconds in it, never on the clock of the moment. So a choice that was killed
@@ -150,6 +150,7 @@ class Choice:
         network: its settings.
         model: fitted to all sequences; takes (time, batch, channels) and lengths, as ``holdfast.train.SequenceModel``.
         scores: of everything that was tried.
+        note: what was not tried, and why.
 
     Example:
         >>> losses = torch.tensor([0.0, 0, 1, 0])
@@ -164,22 +165,23 @@ class Choice:
     network: ModelSettings
     model: nn.Module
     scores: tuple[Score, ...]
+    note: str = ""
 
     def ranked(self) -> list[Score]:
         """The scores, best first."""
         return sorted(self.scores, key=lambda score: score.value, reverse=self.scores[0].classes)
 
     def verdict(self) -> str:
-        """Who won, and by how much."""
+        """Who won, and by how much; and what was not tried."""
         own = next(score for score in self.scores if score.name == self.name)
         rival = next((score for score in self.ranked() if score is not own), None)
         if rival is None:
-            return f"{self.name} was chosen."
+            return f"{self.name} was chosen. {self.note}".rstrip()
         ahead = (own.value - rival.value) * (1 if own.classes else -1)
         size = f"{abs(ahead):.3f}" if own.classes else f"{abs(ahead):.2g}"
         level = abs(ahead) < (5e-4 if own.classes else 0.01 * own.value)
         how = "level with" if level else f"{size} {'better' if ahead > 0 else 'worse'} than"
-        return f"{self.name} was chosen: {how} {rival.name}, the best of the others."
+        return f"{self.name} was chosen: {how} {rival.name}, the best of the others. {self.note}".rstrip()
 
     def summary(self) -> str:
         """One line for each score, and the verdict."""
@@ -251,9 +253,10 @@ class _Search:
 
     def choice(self, minutes: float, cells: Sequence[str], units: int | None) -> Choice:
         reservoir, fitted = self._reservoir(units)
-        best, plans, limit = reservoir, {}, 60 * minutes
+        best, plans, limit, note, late = reservoir, {}, 60 * minutes, "", list[str]()
         if len(self.x) < FEWEST or minutes == 0:
             cells = ()
+            note = f"No cell was trained: fewer than {FEWEST} sequences." if minutes else ""
         elif not reservoir.losses.any():
             cells = (PLAIN,)  # nothing to gain; the baseline is shown all the same
         else:
@@ -262,14 +265,23 @@ class _Search:
             share = (limit - self.journal.spent) / (len(cells) - index + 1)  # the last share is for the final fit
             updates, folds = plans[cell] = self._plan(cell, share)
             score = self._tried(cell, updates, folds, reservoir, limit)
-            better = score is not None and cell != PLAIN and _gain(best, score) > 0 and _gain(reservoir, score) > 1
+            late += [cell] if score is None else []
+            better = (
+                score is not None and self._decides(score) and _gain(best, score) > 0 and _gain(reservoir, score) > 1
+            )
             best = score if score is not None and better else best
+        if late:
+            note = f"Not tried, for lack of time: {', '.join(late)}."
         if best is not reservoir:
             model = self._fit(best.name, plans[best.name][0], torch.arange(len(self.x)), "all sequences")
-            return Choice(best.name, network_of(best.name), model, tuple(self.scores))
+            return Choice(best.name, network_of(best.name), model, tuple(self.scores), note)
         model = fitted[0] if fitted else self._fit_reservoir(units)[0]
         network = ModelSettings("reservoir", model.reservoir.units, options=model.options())
-        return Choice("reservoir", network, model, tuple(self.scores))
+        return Choice("reservoir", network, model, tuple(self.scores), note)
+
+    def _decides(self, score: Score) -> bool:
+        """Whether a cell was tried on enough sequences to be chosen: on all folds, or on a fifth of many sequences."""
+        return score.name != PLAIN and score.n >= (len(self.x) if len(self.x) < MANY else len(self.x) // FOLDS)
 
     def _scored(self, name: str, how: str, losses: Tensor, piece: str = "") -> Score:
         score = Score(name, how, losses, self.classes is not None, self.journal.seconds(piece) if piece else 0.0)
@@ -342,9 +354,6 @@ class _Search:
             if _gain(rival, Score(cell, how, losses, self.classes is not None)) < -2 and cell != PLAIN:
                 break
         if not how:
-            if self.say is not None:
-                few = min(SHORTEST, self.updates)
-                self.say(f"{cell}: not tried, since {few} updates do not fit into the time left; allow more minutes.")
             return None
         return self._scored(cell, how, losses, f"{cell}: ")
 

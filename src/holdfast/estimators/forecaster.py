@@ -382,8 +382,8 @@ class Forecaster(BaseEstimator):
         positive_size("Forecaster", "horizon", _whole(self.horizon))
         if self.model in LAYERS:
             raise SettingError(
-                f"Forecaster expects model to be one of auto, {', '.join(MODELS)}, got {self.model!r}, which would have "
-                "to be trained again at every past origin. To train a cell, predict the next step: holdfast train "
+                f"Forecaster expects model to be one of auto, {', '.join(MODELS)}, got {self.model!r}, which would "
+                "have to be trained again at every past origin. To train a cell, predict the next step: holdfast train "
                 f"--data FILE --cell {self.model}."
             )
         one_of("Forecaster", "model", self.model, ("auto", *MODELS))

@@ -40,7 +40,7 @@ class _SequenceEstimator(BaseEstimator):
         check_is_fitted(self)
         if not self.scores_:
             return f"{self.chosen_}"
-        return Choice(self.chosen_, ModelSettings(self.chosen_), self.module_, self.scores_).summary()
+        return Choice(self.chosen_, ModelSettings(self.chosen_), self.module_, self.scores_, self.note_).summary()
 
     def _checked(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """The sequences, padded, and their lengths, after what is wrong with the settings or the data is reported."""
@@ -66,6 +66,7 @@ class _SequenceEstimator(BaseEstimator):
         if self.model == "auto":
             choice = automatic(*data, y, classes=classes, minutes=self.minutes, units=self.units, seed=seed)
             self.chosen_, self.module_, self.scores_ = choice.name, choice.model, choice.scores
+            self.note_ = choice.note
         elif self.model == "reservoir":
             self.module_, _ = fit_reservoir(*data, y, classes=classes, seed=seed, units=self.units)
             self.chosen_ = "reservoir"
