@@ -124,10 +124,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two cells, one size, one GPU; no report")
     parser.add_argument("--output", type=Path, help="where to write the report; default: a dated file in benchmarks/")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="units; default: 32 64 128 256")
     arguments = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    names, sizes, targets = list(CELLS), SIZES, list(resources.TARGETS)
+    names, sizes, targets = list(CELLS), arguments.sizes, list(resources.TARGETS)
     if arguments.quick:
         names, sizes, targets = ["RNN", "VPRNN"], (32,), ["sm_80"]
     place = arguments.output or Path(__file__).parent / f"{datetime.date.today().isoformat()}-triton.md"

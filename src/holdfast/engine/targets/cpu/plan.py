@@ -178,7 +178,7 @@ def plan_for(
             example.device,
             kinds,
         )
-        plan = plans.known.get(key)
+        plan: Any = plans.known.get(key)
         if isinstance(plan, Plan) and batch is not None:
             plan.calls += 1
             steady = batch in plan.batches and plan.batches[batch] is None

@@ -42,11 +42,10 @@ class Blocks:
         self.tables: dict[tuple[int, ...], str] = {}
         self.places: dict[Tile, Load] = {}
         self.angle_sums: dict[Tile, int] = {}  # where the gradient of a rotation's angles is summed
-        self.scratch = 0  # columns of memory that streamed products need
         self._memo: dict[tuple[Operand, Window | None], str] = {}
         self._cuts: dict[Tile, frozenset[int]] = {}
         self._columns: set[int] = set()
-        self._spread: dict[Tile, list[tuple[Window, int]]] = {}  # tiles in scratch memory: windows and their columns
+        self._lefts: dict[tuple[Tile, Window], str] = {}  # left sides of streamed products
         self._matrices: dict[str, str] = {}  # by the text of their load
         self._names = 0
 
@@ -303,37 +302,32 @@ class Blocks:
         return self.name(" + ".join(texts))
 
     def _streamed(self, tile: tiles.Product, pointer: str, stride: int, window: Window) -> str:
-        """The tile goes through memory, and the product runs over its features, ``depth`` at a time."""
+        """The product runs over the tile's features, ``depth`` at a time, and reads that many rows of the matrix.
+
+        The part of the tile goes through shared memory (``picked``), whose barriers Triton sets. Memory that all
+        threads see would need barriers for it, and ``tl.debug_barrier`` does not wait for it on every GPU.
+        """
         (start, features), step, columns = window, self.shape.depth, self.columns(window[1])
         guard = f"({columns} < {features})" if wide(features) != features else ""
         total = self.name(f"tl.zeros(({self.shape.lanes}, {wide(features)}), tl.float32)", "p")
-        for (first, depth), place in self._in_scratch(tile.tile):
+        for first, depth in self.windows(tile.tile):
+            left = self._whole_left(tile.tile, (first, depth))
             rows = f"(k + tl.arange(0, {step})[:, None])"
             guards = ([guard] if guard else []) + ([f"({rows} < {depth})"] if depth % step else [])
             mask = f", mask={' & '.join(guards)}, other=0.0" if guards else ""
             matrix = f"{pointer} + ({self._shifted(rows, first)}) * {stride} + {self._shifted(columns, start)}"
+            part = left if wide(max(depth, 2)) <= step else f"picked({left}, k + tl.arange(0, {step})[None, :])"
             self.body += [
                 f"for k in range(0, {depth}, {step}):",
-                f"    left = tl.load(scratch + {place} + k + tl.arange(0, {step})[None, :])",
-                f"    {total} = product(left, tl.load({matrix}{mask}), {total})",
+                f"    {total} = product({part}, tl.load({matrix}{mask}), {total})",
             ]
         return total
 
-    def _in_scratch(self, tile: Tile) -> list[tuple[Window, int]]:
-        """Put a tile into memory, part by part, each in whole steps of a product and with zeros after it."""
-        if tile not in self._spread:
-            self.parameter("scratch_memory")
-            parts, names = list[tuple[Window, int]](), list[tuple[str, str]]()
-            for first, depth in self.windows(tile):
-                left, columns = self._left(tile, (first, depth)), self.columns(max(depth, 2))  # may use scratch itself
-                parts.append(((first, depth), self.scratch))
-                names.append((f"scratch + {self._shifted(columns, self.scratch)}", left))
-                self.scratch += max(wide(max(depth, 2)), self.shape.depth)
-            self.body.append("tl.debug_barrier()  # the last reader is done")
-            self.body += [f"tl.store({place}, {left})" for place, left in names]
-            self.body.append("tl.debug_barrier()")
-            self._spread[tile] = parts
-        return self._spread[tile]
+    def _whole_left(self, tile: Tile, window: Window) -> str:
+        """The left side of a product under a name, the same for all columns of the matrix."""
+        if (tile, window) not in self._lefts:
+            self._lefts[tile, window] = self.name(self._left(tile, window))
+        return self._lefts[tile, window]
 
     # -- features ----------------------------------------------------------------------------------------------------
 

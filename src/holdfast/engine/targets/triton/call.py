@@ -205,7 +205,8 @@ class TritonCall(Call):
 
     def _given(self, source: Tensor) -> pack.Given:
         """What both directions read: source, noise and lengths."""
-        given = pack.Given(*source.shape[:2], self.lengths, self.device, reverse=self.reverse)
+        steps, batch = source.shape[:2]
+        given = pack.Given(steps, batch, self.lengths, self.device, reverse=self.reverse)
         given.over_time("x", rows(source))
         for i, tensor in enumerate(self.noise):
             if tensor is not None:

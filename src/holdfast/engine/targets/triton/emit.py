@@ -35,15 +35,12 @@ COUNTS = ("steps", "batch", "t")  # numbers that change from scan to scan: Trito
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """``parameters``: name to Triton's type; ``tables``: whole numbers known beforehand, by parameter; ``scratch``:
-    columns of memory for each sample of a program.
-    """
+    """``parameters``: name to Triton's type; ``tables``: whole numbers known beforehand, by parameter."""
 
     name: str
     text: str
     parameters: Mapping[str, str]
     tables: Mapping[str, tuple[int, ...]]
-    scratch: int
     shape: Shape
 
     @functools.cached_property
@@ -163,8 +160,6 @@ class _Step(Blocks):
             f"samples = program * {lanes} + tl.arange(0, {lanes})[:, None]",
             "real = samples < batch",
         ]
-        if self.scratch:
-            fixed.append(f"scratch = scratch_memory + samples * {self.scratch}")
         if self.shape.masked:
             ends = [self.parameter(each, "*i32") for each in ("births", "deaths")]
             fixed += [f"{each[:-1]} = tl.load({each} + samples, mask=real, other=0)" for each in ends]
@@ -196,7 +191,7 @@ class _Step(Blocks):
             ]
         )
         tables = {pointer: entries for entries, pointer in self.tables.items()}
-        return Kernel(name, text, parameters, tables, self.scratch, self.shape)
+        return Kernel(name, text, parameters, tables, self.shape)
 
 
 def emit_forward(

@@ -92,9 +92,6 @@ class Given:
     def run(self, kernel: Kernel, t: int | None = None) -> None:
         programs = math.ceil(self.batch / kernel.shape.lanes)
         values: dict[str, Any] = {}
-        if kernel.scratch:
-            lanes = programs * kernel.shape.lanes
-            values["scratch_memory"] = torch.empty(lanes, kernel.scratch, dtype=kernel.shape.dtype, device=self.device)
         if t is not None:
             values["t"] = t
             for name in kernel.parameters:

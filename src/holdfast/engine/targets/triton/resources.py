@@ -31,7 +31,7 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 SHARED = {"80": 163 << 10, "90": 227 << 10, "gfx942": 64 << 10}  # bytes that one program may have
-OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}  # a pipeline must not load scratch memory before it is written
+OPTIONS = {"num_stages": 1, "enable_fp_fusion": True}  # nothing to load ahead: a step waits for the one before
 
 
 @dataclasses.dataclass(frozen=True)
