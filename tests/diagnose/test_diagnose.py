@@ -30,11 +30,21 @@ class Two(nn.Module):
 
 
 def test_the_package_is_its_own_function_whichever_comes_first():
-    """Here the package was imported first; in a new process the attribute of holdfast is used first."""
+    """Here the package was imported first; in a new process the attribute of holdfast is used first.
+
+    Without plotly the error names the extra.
+    """
     assert callable(hf.diagnose)
     assert hf.diagnose.diagnose is diagnose
     program = (
-        "import holdfast; holdfast.diagnose; import holdfast.diagnose as it;"
+        "import sys, holdfast\n"
+        "sys.modules['plotly'] = None\n"
+        "try: holdfast.diagnose\n"
+        "except holdfast.errors.MissingExtraError as error: assert 'holdfast[diagnose]' in str(error)\n"
+        "else: raise SystemExit('plotly was not missed')\n"
+        "del sys.modules['plotly']\n"
+        "holdfast.diagnose\n"
+        "import holdfast.diagnose as it\n"
         "assert it is holdfast.diagnose and callable(it) and it.diagnose.__name__ == 'diagnose'"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -85,6 +85,16 @@ def test_an_overflow_names_the_step_the_operator_and_the_weight():
     assert "nonfinite" not in [it.rule for it in diagnose(names["model"], case.xs, case.targets).findings]
 
 
+def test_gradients_that_overflow_explode():
+    """States at rest at 0, and a step that multiplies by 10²⁰: only the gradient by distance is not finite."""
+    cell = holdfast.LinearCell(1, 2, bias=False)
+    with torch.no_grad():
+        cell.weight_hh.copy_(1e20 * torch.eye(2))
+    diagnosis = diagnose(holdfast.Recurrent(cell, backend="reference"), torch.zeros(30, 2, 1))
+    assert [finding.rule for finding in diagnosis.findings] == ["exploding"]
+    assert "growth = inf" in diagnosis.findings[0].evidence
+
+
 def test_a_weight_that_is_not_finite_is_named():
     (finding,) = FAULTS["nonfinite"]().diagnose().findings
     assert "1 of 768 values of the weight rnn.weight_hh_l0" in finding.sentence

@@ -8,6 +8,17 @@ import sys
 import types
 from typing import Any
 
+from holdfast.errors import MissingExtraError
+
+try:
+    import plotly  # noqa: F401
+    import pydantic  # noqa: F401
+    import rich  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError(
+        f'holdfast.diagnose needs {error.name}; install it with: pip install "holdfast[diagnose]"'
+    ) from error
+
 from holdfast.diagnose.compare import Comparison, compare
 from holdfast.diagnose.diagnosis import Diagnosis, RowResult
 from holdfast.diagnose.examine import diagnose

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.diagnose.rules import Finding
-from holdfast.errors import DataError, MissingExtraError
+from holdfast.errors import DataError
 from holdfast.files import write_atomically
 
 __all__ = ["Diagnosis", "RowResult", "plain"]
@@ -19,7 +19,19 @@ _FORMAT = 1
 
 @dataclasses.dataclass(frozen=True)
 class RowResult:
-    """One layer in one direction: its measures, numbers or None by name, and the data of its pictures."""
+    """One layer in one direction.
+
+    Args:
+        name: "layer 1", or "layer 1, backward".
+        measures: numbers by name, None for one that could not be measured; see docs/usage/diagnose.md.
+        pictures: the data of its pictures.
+
+    Example:
+        >>> import torch, holdfast
+        >>> row = holdfast.diagnose(torch.nn.RNN(3, 8), torch.randn(10, 4, 3)).rows[0]
+        >>> row.name, row.measures["lyapunov"] < 0
+        ('layer 1', True)
+    """
 
     name: str
     measures: dict[str, Any]
@@ -105,13 +117,11 @@ class Diagnosis:
 
     def show(self) -> None:
         """Print the verdict in the terminal."""
-        try:
-            from rich.console import Console
-            from rich.padding import Padding
-            from rich.syntax import Syntax
-            from rich.text import Text
-        except ImportError:
-            raise MissingExtraError("Diagnosis.show needs rich: pip install 'holdfast[diagnose]'.") from None
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.syntax import Syntax
+        from rich.text import Text
+
         console = Console()
         if not console.is_terminal:
             console = Console(width=100)

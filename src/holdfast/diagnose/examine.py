@@ -2,7 +2,7 @@
 
     model → find → record → measures of each row → rules → Diagnosis                        (1)
 
-The model is in evaluation mode meanwhile; its weights, its mode and PyTorch's generator are as before afterwards.
+The model is in evaluation mode meanwhile; its weights, its mode and all generators are as before afterwards.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -46,7 +48,7 @@ class Subject:
         title: of the page.
         measures: more numbers for the rules, such as those of a run's log.
         curves: the log of a run.
-        batch_dim: of xs; None if it cannot be cut into sequences.
+        notes: to begin with.
     """
 
     model: nn.Module
@@ -60,6 +62,7 @@ class Subject:
     title: str = ""
     measures: dict[str, Any] = dataclasses.field(default_factory=dict)
     curves: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def diagnose(
@@ -131,7 +134,7 @@ def examine(subject: Subject, *, sequences: int = 16, progress: bool = False) ->
     found = find(subject.model, subject.name)
     with _as_before(found.model), _stages(progress, 4 + 6 * len(found.layer.cells)) as stage:
         stage("the model, forward and backward")
-        notes: list[str] = []
+        notes = list(subject.notes)
         if found.others:
             notes.append(
                 f"The model has other recurrent layers ({', '.join(found.others)}); this is about "
@@ -193,13 +196,14 @@ def _examined(
     elif subject.lr is not None and "lr_over_edge" not in shared:
         stage("sharpness")
         shared |= _edge(subject, found, outside, kept[: LIMITS.gradients], clean)
-    results = []
+    results, judged = [], []
     for row in rows:
         measures: dict[str, Any] = {"row": row.name, "kind": "any", "steps": len(row.hs)}
         pictures: dict[str, Any] = {}
         if len(row.hs) >= 2:
             measures, pictures = measure_row(row, shown, lambda what, row=row: stage(f"{row.name}: {what}"))
         measures |= _derived({**shared, **measures}, pictures.get("reach", {}))
+        judged.append({**shared, **measures})  # not as JSON has them: infinity is a fault, too
         results.append(RowResult(row.name, plain(measures, 9), plain(pictures)))
     stage("templates")
     if results and "norms" in results[-1].pictures:
@@ -213,7 +217,7 @@ def _examined(
     return Diagnosis(
         subject.title or f"{type(found.model).__name__} on {batch} sequences of {steps} steps",
         _about(subject, found, outside),
-        findings([{**shared, **result.measures} for result in results]),
+        findings(judged),
         tuple(results),
         tuple(notes),
         tuple(kept[: len(shown)].tolist()),
@@ -428,8 +432,9 @@ def _every_step(targets: Tensor | None, outside: Outside) -> bool:
 
 @contextlib.contextmanager
 def _as_before(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and a generator of our own."""
+    """Evaluation mode, and generators of our own: PyTorch's, Python's and NumPy's, which a model may use."""
     modes = {module: module.training for module in model.modules()}
+    drawn, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
     model.eval()
     try:
         with torch.random.fork_rng(devices=[]):
@@ -438,6 +443,8 @@ def _as_before(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+        random.setstate(drawn)
+        np.random.set_state(numbers)  # noqa: NPY002
 
 
 @contextlib.contextmanager

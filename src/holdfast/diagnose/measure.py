@@ -141,7 +141,7 @@ def _of_reach(found: dict[str, Any]) -> dict[str, Any]:
     """The numbers that rules need of the gradient by distance."""
     if "mean" not in found:
         return {}
-    mean = [value for value in found["mean"] if not math.isnan(value)]
+    mean = [math.inf if math.isnan(value) else value for value in found["mean"]]  # the last step reaches all distances
     near, top = max(mean[: max(1, min(5, len(mean) // 4))]), max(mean)
     if not top > 0 or not math.isfinite(top):
         return {"growth": math.inf if not math.isfinite(top) else None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import warnings
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from torch import Tensor
 from holdfast.diagnose.diagnosis import Diagnosis, plain
 from holdfast.diagnose.examine import Subject, examine
 from holdfast.diagnose.page import page
-from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.errors import CheckpointError, ConfigError, HoldfastError
 from holdfast.files import write_atomically
 from holdfast.runs.load import load_run, read_settings
+from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import RunSettings
 from holdfast.tasks import Addition, Arrays, Batch, Copying, Task
 from holdfast.train.log import read_log
@@ -56,21 +58,25 @@ def diagnose_run(
         >>> diagnose_run(folder).curves[-1]["update"]
         2
     """
-    folder = Path(folder)
-    if (
-        which is None
-        and read_settings(folder).training.weights == "best"
-        and not (folder / "best.safetensors").is_file()
-    ):
-        which = "last"  # a run that diverged before its first good evaluation
-    run = load_run(folder, which)
-    if data is None:
-        task, split = run.task, None
+    folder, notes = Path(folder), ()
+    settings = read_settings(folder)
+    saved = [name for name in ("best", "last") if (folder / f"{name}.safetensors").is_file()]
+    if which is None and saved:
+        which = "last" if settings.training.weights not in saved else None
+    if which is None and not saved:  # it diverged before its first evaluation
+        model, task = prepare(settings)
+        split, notes = None, ("The run saved no weights; this is the network at its start.",)
+        if data is not None:
+            raise ConfigError(f"{folder} saved no weights, so --data cannot be looked at; leave it out.")
     else:
-        given = run.preparation.sequences(data)
-        task, split = Arrays(run.preparation.spec(), {"data": given}), "data"
-    batch = _batch(task, split)
-    return examine(_subject(run.model, run.settings, task, batch, folder, lag), sequences=sequences, progress=progress)
+        run = load_run(folder, which)
+        model = run.model
+        if data is None:
+            task, split = run.task, None
+        else:
+            task, split = Arrays(run.preparation.spec(), {"data": run.preparation.sequences(data)}), "data"
+    subject = _subject(model, settings, task, _batch(task, split), folder, lag)
+    return examine(dataclasses.replace(subject, notes=notes), sequences=sequences, progress=progress)
 
 
 class Watch:
@@ -147,7 +153,7 @@ def _subject(
         batch.targets,
         call,
         loss,
-        "rnn",
+        None,
         training.lr if training.optimiser == "sgd" and not training.options.get("momentum") else None,
         lag or _lag(settings.task, len(batch.inputs)),
         f"{folder.name}: {network.name}, {network.hidden_size} units on {settings.task_name}",

@@ -14,7 +14,6 @@ from pathlib import Path
 from holdfast.diagnose.charts import sections
 from holdfast.diagnose.diagnosis import Diagnosis
 from holdfast.diagnose.rules import Finding
-from holdfast.errors import MissingExtraError
 
 __all__ = ["page"]
 
@@ -33,10 +32,8 @@ def page(diagnoses: Sequence[Diagnosis], *, reload: float | None = None) -> str:
         >>> page([Diagnosis("empty", (), (), (), (), ())]).startswith("<!doctype html>")
         True
     """
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtraError("The page needs plotly: pip install 'holdfast[diagnose]'.") from None
+    from plotly.offline import get_plotlyjs
+
     title = " and ".join(one.title for one in diagnoses)
     rows = list(dict.fromkeys(row.name for one in diagnoses for row in one.rows))
     data = {
