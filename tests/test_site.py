@@ -11,13 +11,13 @@ import holdfast
 
 pytest.importorskip("sphinx")
 
-from website.api import api_pages, packages, public_names
+from website.api import api_pages, packages, public_entries
 from website.catalogue import LAYERS, catalogue_pages
 from website.contents import changes, sidebar
 from website.gallery import ARGUMENTS, programs
 from website.generated import ERRORS, differences
 from website.links import ROOT, rewrite, site_path, targets
-from website.names import plain_text
+from website.names import link_targets, plain_text
 from website.stage import IN_SIDEBAR, Stage, stage_documents
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in sorted(ROOT.glob("docs/**/*.md"))]
@@ -38,7 +38,7 @@ def test_every_public_name_is_in_the_reference_once(reference):
         for name in package.__all__:
             thing = getattr(package, name)
             assert id(thing) in documented or f"{package.__name__}.{name}" in entries, f"{package.__name__}.{name}"
-    assert sorted(entries) == sorted(public_names())
+    assert sorted(entries) == sorted(public_entries())
 
 
 def _thing(path):
@@ -120,6 +120,16 @@ def test_a_guide_that_nobody_lists_is_added_to_the_guides(tmp_path, monkeypatch)
 def test_the_rows_of_errors_are_rows_of_differences():
     for heading, names in ERRORS.items():
         assert set(names) <= set(differences(heading))
+
+
+def test_code_links_to_a_public_name_and_not_to_a_method_of_the_same_name():
+    """``fit`` is a function of holdfast.train and a method of many classes; a page that says `fit` may mean either."""
+    found = link_targets()
+    assert found["SGORNN"] == found["holdfast.SGORNN"] == "holdfast.SGORNN"
+    assert found["project_"] == "holdfast.stability.project_"
+    assert "fit" not in found
+    assert "forward" not in found
+    assert found["holdfast.train.fit"] == "holdfast.train.fit"
 
 
 def test_docstrings_become_text_that_sphinx_takes_literally():

@@ -16,7 +16,7 @@ from sphinx.util.inspect import stringify_signature
 
 import holdfast
 
-__all__ = ["api_pages", "packages", "public_names"]
+__all__ = ["api_pages", "packages", "public_entries"]
 
 ORDER = (
     *("layers", "cells", "constraints", "engine", "optim", "stability", "spline", "rrnn", "tasks", "train", "runs"),
@@ -61,9 +61,9 @@ def _pages() -> dict[str, dict[str, Any]]:
     return {"": rest, **pages} if rest else pages
 
 
-def public_names() -> list[str]:
-    """The full path of every entry of the reference."""
-    return [path for page in _pages().values() for path in page]
+def public_entries() -> dict[str, Any]:
+    """Every entry of the reference, by its full path."""
+    return {path: thing for page in _pages().values() for path, thing in page.items()}
 
 
 def api_pages() -> dict[str, str]:

@@ -19,9 +19,9 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.transforms import SphinxTransform
 
-from website.api import public_names
+from website.api import public_entries
 
-__all__ = ["plain_text", "setup"]
+__all__ = ["link_targets", "plain_text", "setup"]
 
 SECTIONS = ("Args:", "Example:", "Examples:", "Returns:", "Raises:", "References:", "Yields:", "Attributes:", "Note:")
 
@@ -104,12 +104,25 @@ class LinkNames(SphinxTransform):
 _TARGETS: dict[str, str] = {}
 
 
+def link_targets() -> dict[str, str]:
+    """What code links to: every full path, and a last word that belongs to one path alone and to no method.
+
+    Example:
+        >>> found = link_targets()
+        >>> found["SGORNN"], "fit" in found, found["holdfast.train.fit"]
+        ('holdfast.SGORNN', False, 'holdfast.train.fit')
+    """
+    entries = public_entries()
+    short: dict[str, list[str]] = {}
+    for path in entries:
+        short.setdefault(path.rpartition(".")[2], []).append(path)
+    members = {name for thing in entries.values() if isinstance(thing, type) for name in dir(thing)}
+    unique = {name: paths[0] for name, paths in short.items() if len(paths) == 1 and name not in members}
+    return {**unique, **{path: path for path in entries}}
+
+
 def _load(app: Sphinx) -> None:
-    short: dict[str, set[str]] = {}
-    for path in public_names():
-        _TARGETS[path] = path
-        short.setdefault(path.rpartition(".")[2], set()).add(path)
-    _TARGETS.update({name: next(iter(paths)) for name, paths in short.items() if len(paths) == 1})
+    _TARGETS.update(link_targets())
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -86,9 +86,8 @@ def _stage_one(stage: Stage, source: str, change: Callable[[str], str], text: st
         language = LANGUAGES.get(path.suffix, "text")
         stage.write(page, f"{outside}# {source}\n\n{fence}{language}\n{text.rstrip()}\n{fence}\n")
         return []
-    shown = re.sub(
-        r"(^```python\n(?:(?!```).*\n)*?)\n+(?=```$)", r"\1", text, flags=re.MULTILINE
-    )  # doctest's last line
+    # doctest needs an empty last line in a block; a reader does not
+    shown = re.sub(r"(^```python\n(?:(?!```).*\n)*?)\n+(?=```$)", r"\1", text, flags=re.MULTILINE)
     stage.write(page, outside + rewrite(change(shown), source))
     return targets(text, source)
 
