@@ -21,7 +21,19 @@ from holdfast.tasks import Batch
 from holdfast.train import SequenceModel
 
 STEPS = 12
-NAMED = "stacked", "every", "direct", "tokens", "onehot", "layer", "pooled"
+NAMED = "stacked", "every", "direct", "tokens", "onehot", "layer", "reservoir", "pooled"
+
+
+class Pooled(nn.Module):
+    """A readout of the mean, the last and the largest output."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn, self.linear = rnn, nn.Linear(3 * rnn.hidden_size, 2)
+
+    def forward(self, xs):
+        hs = self.rnn(xs)[0]
+        return self.linear(torch.cat([hs.mean(dim=0), hs[-1], hs.amax(dim=0)], dim=1)), None
 
 
 def models():
@@ -43,7 +55,8 @@ def models():
         "tokens": (SequenceModel(hf.FastRNN(9, 6, backend="reference"), nn.Linear(6, 2), nn.Embedding(7, 9)), tokens),
         "onehot": (SequenceModel(hf.RNN(7, 6, backend="reference"), nn.Linear(6, 2), one_hot, every_step=True), tokens),
         "layer": (hf.SGORNN(5, 12, num_layers=2, backend="reference"), x),
-        "pooled": (reservoir, x[:, :2]),
+        "reservoir": (reservoir, x[:, :2]),
+        "pooled": (Pooled(hf.GRU(5, 6, num_layers=2, backend="reference")), x),
     }
 
 
@@ -53,7 +66,7 @@ def expected(model, xs):
         if isinstance(model, hf.Reservoir):
             return np.concatenate([model(xs[None, :t].to(model.mean.dtype)).numpy() for t in range(1, len(xs) + 1)])
         given = xs[:, None] if xs.dtype == torch.int64 else xs[:, None].to(next(model.parameters()).dtype)
-        if isinstance(model, SequenceModel) and not model.every_step:
+        if isinstance(model, Pooled) or (isinstance(model, SequenceModel) and not model.every_step):
             return np.concatenate([model(given[:t])[0].numpy() for t in range(1, len(xs) + 1)])
         return model(given)[0][:, 0].numpy()
 

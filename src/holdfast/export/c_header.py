@@ -8,12 +8,12 @@ from pathlib import Path
 from holdfast.engine.targets.c import in_comment
 from holdfast.export.network import Network
 
-__all__ = ["doc", "header_text", "step_head"]
+__all__ = ["counts_steps", "doc", "header_text", "step_head"]
 
 
 def header_text(network: Network, name: str, file: Path, fields: list[tuple[str, int, str]], state: int) -> str:
     """The header ``file``: ``fields`` of the state are (name, floats, comment); ``state``: its bytes."""
-    upper, pooled = name.upper(), network.change is not None
+    upper, counts = name.upper(), counts_steps(network)
     tokens = network.embedding is not None
     x = "token" if tokens else "x"
     about = [
@@ -28,7 +28,7 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
         _outputs_text(network),
     ]
     members = [f"    float {field}[{count}]; /* {comment} */" for field, count, comment in fields]
-    if pooled:
+    if counts:
         members.append("    uint32_t steps; /* since the last reset */")
     defines = [("TOKENS" if tokens else "INPUTS", network.input_size), ("OUTPUTS", network.output_size)]
     if network.labels:
@@ -55,7 +55,7 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
             f"#ifndef {upper}_H",
             f"#define {upper}_H",
             "",
-            *(["#include <stdint.h>", ""] if tokens or pooled else []),
+            *(["#include <stdint.h>", ""] if tokens or counts else []),
             "#ifdef __cplusplus",
             'extern "C" {',
             "#endif",
@@ -76,6 +76,11 @@ def header_text(network: Network, name: str, file: Path, fields: list[tuple[str,
             "",
         ]
     )
+
+
+def counts_steps(network: Network) -> bool:
+    """Whether the readout reads a mean over time, of a reservoir or of the last layer's output."""
+    return network.change is not None or (network.readout is not None and network.readout.over == "pooled")
 
 
 def _inputs_text(network: Network) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.engine.targets.c import Code, Quantised, Step, Table, counted, emit, helper_text, number
-from holdfast.export.c_header import doc, header_text, step_head
+from holdfast.export.c_header import counts_steps, doc, header_text, step_head
 from holdfast.export.network import Network
 from holdfast.export.quantise import Matrices
 
@@ -55,6 +55,16 @@ class _Writer:
         return self.network.change is not None
 
     @property
+    def averaged(self) -> bool:
+        """A readout of the mean, the last and the largest output."""
+        return counts_steps(self.network) and not self.pooled
+
+    @property
+    def output_width(self) -> int:
+        """Entries of the last layer's output."""
+        return sum(row.cell.state_sizes[0] for row in self.network.layers[-1])
+
+    @property
     def input_width(self) -> int:
         """Entries of what the first layer reads, if that is not x itself; else 0."""
         network = self.network
@@ -65,8 +75,9 @@ class _Writer:
     @property
     def features(self) -> int:
         """What the readout reads of the last layer."""
-        last = self.network.layers[-1]
-        return sum(sum(row.cell.state_sizes) if self.pooled else row.cell.state_sizes[0] for row in last)
+        if self.pooled:
+            return sum(sum(row.cell.state_sizes) for row in self.network.layers[-1])
+        return self.output_width * (3 if self.averaged else 1)
 
     def _fields(self) -> list[tuple[str, int, str]]:
         fields, row = [], 0
@@ -81,7 +92,10 @@ class _Writer:
         if self.pooled:
             fields.append(("previous", self.network.input_size, "the step before"))
         work = max(code.work for code in self.codes)
-        if self.pooled and self.network.readout is not None:
+        if self.averaged:
+            fields.append(("total", self.output_width, "the sum of the outputs since the last reset"))
+            fields.append(("largest", self.output_width, "the largest of them"))
+        if counts_steps(self.network) and self.network.readout is not None:
             work = max(work, self.features)
         if work:
             fields.append(("work", work, "scratch memory; holds nothing between steps"))
@@ -96,7 +110,7 @@ class _Writer:
         helpers = self.helpers | {name for code in self.codes for name in code.helpers}
         labels = self._labels()
         body = [helper_text(helpers, self.name), *(code.text for code in self.codes), *functions]
-        state = 4 * sum(count for _, count, _ in self.fields) + (4 if self.pooled else 0)
+        state = 4 * sum(count for _, count, _ in self.fields) + (4 if counts_steps(self.network) else 0)
         upper = self.name.upper()
         source = [
             doc(f"{self.network.provenance.sentence} See {self.header.name}."),
@@ -139,7 +153,10 @@ class _Writer:
                 start = torch.cat([one.start[entry].reshape(-1) for one in rows])
                 lines += self._set(f"l{layer}_s{entry}", start)
             row += len(rows)
-        if self.pooled:
+        if self.averaged:
+            lines += self._set("total", torch.zeros(self.output_width))
+            lines += self._set("largest", torch.full((self.output_width,), -torch.inf))
+        if counts_steps(self.network):
             lines.append("state->steps = 0;")
         init = f"void {self.name}_init({self.name}_state *state)\n{{\n    {self.name}_reset(state);\n}}"
         return _function(f"void {self.name}_reset({self.name}_state *state)", lines) + "\n\n" + init
@@ -163,6 +180,15 @@ class _Writer:
                 lines.append(f"{one.name}({', '.join(arguments)});")
                 offsets = [at + size for at, size in zip(offsets, row.cell.state_sizes, strict=True)]
             x = f"state->l{layer}_s0"
+        if self.averaged:
+            self.helpers.add("maximum")
+            lines += [
+                f"for (int i = 0; i < {self.output_width}; i++) {{",
+                f"    state->total[i] += {x}[i];",
+                f"    state->largest[i] = {self.name}_maximum(state->largest[i], {x}[i]);",
+                "}",
+                "state->steps++;",
+            ]
         lines += ["if (y != NULL) {", *(f"    {line}" for line in self._output()), "}"]
         if self.network.embedding is not None:
             lines.append("return 0;")
@@ -219,7 +245,15 @@ class _Writer:
             return [*lines, *self._product("readout", "state->work"), *self._affine()]
         if network.readout is None:
             return [f"for (int i = 0; i < {outputs}; i++)", f"    y[i] = {last}[i];"]
-        return [*self._product("readout", last), *self._direct(), *self._affine()]
+        if self.averaged:
+            parts = ["state->total[i] / count", f"{last}[i]", "state->largest[i]"]
+            lines = ["const float count = (float)state->steps;", f"for (int i = 0; i < {self.output_width}; i++) {{"]
+            places = [f"i{f' + {at * self.output_width}' * bool(at)}" for at in range(3)]
+            lines += [f"    state->work[{at}] = {part};" for at, part in zip(places, parts, strict=True)]
+            lines, last = [*lines, "}"], "state->work"
+        else:
+            lines = []
+        return [*lines, *self._product("readout", last), *self._direct(), *self._affine()]
 
     def _summary(self, target: str) -> list[str]:
         """(3) of layers/reservoir.py, row after row, standardised for the readout."""

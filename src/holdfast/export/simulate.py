@@ -39,6 +39,7 @@ def exact_parts(network: Network, steps: list[Step]) -> Parts:
     """The weights as they are; all of them must be finite."""
     readout = network.readout
     width = sum(step.state_sizes[0] for step in steps[-len(network.layers[-1]) :])
+    width *= 3 if readout is not None and readout.over == "pooled" else 1
     weight = None if readout is None else readout.weight.float()
     direct = weight[:, width:] if weight is not None and readout is not None and readout.direct else None
     main = weight[:, :width] if direct is not None and weight is not None else weight
@@ -79,18 +80,30 @@ class Simulated(nn.Module):
         us = inputs.float() if self._parts.embedding is None else self._parts.embedding[inputs]
         if network.change is not None:
             raw = us if network.scale is None else us * network.scale  # differences do not see the mean
-            us = torch.cat([us, raw.diff(dim=0, prepend=raw[:1]) / network.change], dim=2)
+            us = torch.cat([us, raw.diff(dim=0, prepend=raw[:1]) / network.change], dim=2).float()
         ends = torch.full((batch,), time) if lengths is None else lengths
         state = state or [tuple(entry.expand(batch, -1) for entry in row.start) for row in network.rows]
-        answers = []
+        answers, total = [], us.new_zeros(batch, 1)
+        largest = total - torch.inf
         for t in range(time):
             alive = t < ends
             state = self._step(us[t], state, alive)
             if network.every_step:
-                answers.append(self._answer(us[t], state, ends))
+                answers.append(self._answer(us[t], self._output(state), state, ends))
+            elif network.readout is not None and network.readout.over == "pooled":
+                output = self._output(state)
+                total = total + torch.where(alive[:, None], output, 0.0)
+                largest = torch.maximum(largest, torch.where(alive[:, None], output, -torch.inf))
         if network.every_step:
             return torch.stack(answers), state
-        return self._answer(us[ends - 1, torch.arange(batch)], state, ends), state
+        features = self._output(state)
+        if network.readout is not None and network.readout.over == "pooled":
+            features = torch.cat([total / ends[:, None], features, largest], dim=1)
+        return self._answer(us[ends - 1, torch.arange(batch)], features, state, ends), state
+
+    def _output(self, state: list[State]) -> Tensor:
+        """The last layer's."""
+        return torch.cat([entries[0] for entries in state[-len(self._network.layers[-1]) :]], dim=1)
 
     def _step(self, x: Tensor, state: list[State], alive: Tensor) -> list[State]:
         new: list[State] = []
@@ -112,17 +125,11 @@ class Simulated(nn.Module):
             x = torch.cat([entries[0] for entries in new[first:]], dim=1)
         return new
 
-    def _answer(self, u: Tensor, state: list[State], ends: Tensor) -> Tensor:
+    def _answer(self, u: Tensor, features: Tensor, state: list[State], ends: Tensor) -> Tensor:
         network, parts = self._network, self._parts
-        rows = range(len(state) - len(network.layers[-1]), len(state))
-        if network.change is None:
-            features = torch.cat([state[row][0] for row in rows], dim=1)
-        else:
-            cells = [network.rows[row].cell for row in rows]
-            features = torch.cat(
-                [cell.features(state[row], ends) for cell, row in zip(cells, rows, strict=True)],  # type: ignore[operator]
-                dim=1,
-            )
+        if network.change is not None:
+            pairs = zip(network.rows, state, strict=True)
+            features = torch.cat([row.cell.features(end, ends) for row, end in pairs], dim=1)  # type: ignore[operator]
         if network.readout is None or parts.readout is None:
             return features
         if network.readout.mean is not None:

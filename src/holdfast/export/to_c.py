@@ -138,11 +138,6 @@ def _steps(network: Network) -> list[Step]:
             "export.c expects a model that reads forwards, got a bidirectional one: a device sees one step at a time. "
             "Train it with bidirectional=False."
         )
-    if network.readout is not None and network.readout.over == "pooled":
-        raise UnsupportedError(
-            "export.c expects a readout of the last state, of every step or of a reservoir, got one of outputs pooled "
-            "over time. Train it without pooling, or export to ONNX."
-        )
     steps = []
     for row in network.rows:
         try:
