@@ -247,3 +247,4 @@ def test_a_cell_that_was_not_tried_on_all_folds_is_not_chosen(monkeypatch):
         assert choice.scores[-1].how == folds
         assert choice.scores[-1].value == 1
         assert choice.name == expected
+        assert (" of 50 sequences), the best" in choice.verdict()) == (expected == "reservoir")

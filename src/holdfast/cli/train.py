@@ -68,7 +68,7 @@ def train(
     ] = None,
     time: Annotated[str | None, _what(help="Column that orders the steps.", show_default="found by name")] = None,
     sequence: Annotated[
-        str | None, _what(help="Column that says to which sequence a row belongs.", show_default="found by name")
+        str | None, _what(help="Column that says to which sequence a row belongs.", show_default="found")
     ] = None,
     test: Annotated[
         Path | None, _what(help="File for the test split.", show_default="a part of --data is kept apart")

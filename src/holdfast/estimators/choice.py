@@ -181,7 +181,8 @@ class Choice:
         size = f"{abs(ahead):.3f}" if own.classes else f"{abs(ahead):.2g}"
         level = abs(ahead) < (5e-4 if own.classes else 0.01 * own.value)
         how = "level with" if level else f"{size} {'better' if ahead > 0 else 'worse'} than"
-        return f"{self.name} was chosen: {how} {rival.name}, the best of the others. {self.note}".rstrip()
+        part = "" if rival.n >= own.n else f" (tried on {rival.n:,} of {own.n:,} sequences)"
+        return f"{self.name} was chosen: {how} {rival.name}{part}, the best of the others. {self.note}".rstrip()
 
     def summary(self) -> str:
         """One line for each score, and the verdict."""
