@@ -26,8 +26,8 @@ def recurrent_eigenvalues(cell: Cell) -> dict[str, Tensor]:
         >>> from holdfast import RNNCell
         >>> cell = RNNCell(2, 2)
         >>> _ = cell.weight_hh.data.copy_(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
-        >>> recurrent_eigenvalues(cell)["U"].abs()
-        tensor([1., 1.], dtype=torch.float64)
+        >>> recurrent_eigenvalues(cell)["U"].abs().tolist()
+        [1.0, 1.0]
     """
     if isinstance(cell, LSTMCell | GRUCell):
         parts = cell.weight_hh.double().split(cell.hidden_size)
