@@ -30,6 +30,7 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+suppress_warnings = ["ref.python"]  # a type in a signature whose short name two packages have: the first is linked
 python_maximum_signature_line_length = 88
 default_role = "code"
 

@@ -30,6 +30,7 @@ OPTIONS = {
     "data check": "--debug --json",
     "data get": "--debug task",
     "bench": "--batch --cell --debug --hidden --inputs --json --rounds --steps",
+    "cite": "--debug run",
 }
 
 

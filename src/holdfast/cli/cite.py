@@ -9,7 +9,7 @@ from holdfast.cli._show import show
 
 __all__ = ["EXAMPLES", "cite"]
 
-EXAMPLES = ("holdfast cite runs/addition-sgornn-1 > used.bib",)
+EXAMPLES = ("holdfast cite runs/addition-sgornn-1",)
 
 
 def cite(run: Run) -> None:
