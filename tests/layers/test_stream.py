@@ -124,7 +124,8 @@ def test_one_sequence_needs_no_batch_dimension():
     stream = layer.stream()
     with torch.no_grad():
         torch.testing.assert_close(torch.stack([stream(x) for x in xs]), layer(xs)[0])
-    assert stream.step(xs[0]).shape == (6,) and stream.step(xs[:1]).shape == (1, 6)
+    assert stream.step(xs[0]).shape == (6,)
+    assert stream.step(xs[:1]).shape == (1, 6)
 
 
 def test_modes_around_a_stream_do_not_matter():

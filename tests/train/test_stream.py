@@ -74,5 +74,5 @@ def test_the_weights_are_those_of_the_moment_until_reset_with_weights():
 
 
 def test_a_layer_without_a_stream_is_named():
-    with pytest.raises(SettingError, match="got RNN; use a layer of Holdfast, or holdfast.from_torch"):
+    with pytest.raises(SettingError, match=r"got RNN; use a layer of Holdfast, or holdfast\.from_torch"):
         SequenceModel(nn.RNN(3, 5), nn.Linear(5, 2)).stream()

@@ -16,14 +16,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from holdfast.cells import Cell
 from holdfast.engine.library import scan_library
+from holdfast.engine.operator import scan_operator
 from holdfast.engine.reference import scan_reference
 from holdfast.errors import DeviceError, DTypeError, FusedError, FusedFallbackWarning, SettingError, ShapeError
 from holdfast.types import State, TimeFirst
 
-__all__ = ["compiler", "fused_source", "in_weights_type", "scan"]
+__all__ = ["compiler", "fused_source", "in_weights_type", "scan", "scan_weights"]
 
-# PyTorch before 2.7 cannot tell an export from a compilation: there both take the plain loop.
-_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 BACKENDS = ("auto", "reference", "fused")
 _warned: set[tuple[type, str]] = set()
 
@@ -53,7 +52,8 @@ def scan(
         need_output: if false, the outputs are not kept: ``None`` comes in their place, and without gradients memory
             does not grow with time.
         backend: "reference" (the plain loop), "fused" (one compiled loop on the CPU) or "auto", which takes the fastest
-            way that can do the job: fused, for an LSTM with few samples PyTorch's own kernel, else reference.
+            way that can do the job: fused, for an LSTM with few samples PyTorch's own kernel, else reference. Under
+            torch.compile and torch.export both are one operator, ``holdfast::scan``, and "reference" is unrolled.
 
     Returns:
         outputs, (time, batch, hidden), and the last state, a tuple.
@@ -69,7 +69,7 @@ def scan(
         raise SettingError(f"scan knows the backends {', '.join(BACKENDS)}; got {backend!r}.")
     xs = in_weights_type(cell, xs)
     cell.check_input(xs, ("time", "batch", "input_size"), who)
-    if len(xs) == 0 or xs.shape[1] == 0:
+    if xs.shape[0] == 0 or xs.shape[1] == 0:  # len(xs) would be a constant of an exported program
         raise ShapeError(f"{who} expects at least one step and one sample, got xs of shape {tuple(xs.shape)}.")
     if state is None:
         state = cell.initial_state(xs.shape[1])
@@ -78,14 +78,34 @@ def scan(
     state = tuple(given)
     if lengths is not None:
         lengths = _checked_lengths(lengths, xs, who)
-    has_autocast = xs.device.type != "meta"
-    with torch.autocast(xs.device.type, enabled=False) if has_autocast else contextlib.nullcontext():
+    kind = xs.device.type
+    cast = kind != "meta" and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if cast else contextlib.nullcontext():
         weights = tuple(cell.weights())  # a constrained weight is built once, not at every step
-        if backend == "fused" or (backend == "auto" and not _is_exporting()):
-            done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
-            if done is not None:
-                return done
-        return scan_reference(cell, xs, state, weights, lengths=lengths, reverse=reverse, need_output=need_output)
+        options = {"lengths": lengths, "reverse": reverse, "need_output": need_output}
+        if not torch.compiler.is_compiling():
+            return scan_weights(cell, xs, state, weights, backend=backend, **options)
+        done = None if backend == "reference" else scan_operator(cell, xs, state, weights, **options)
+        return scan_reference(cell, xs, state, weights, **options) if done is None else done
+
+
+def scan_weights(
+    cell: Cell,
+    xs: Tensor,
+    state: State,
+    weights: tuple[Tensor, ...],
+    *,
+    lengths: Tensor | None,
+    reverse: bool,
+    need_output: bool,
+    backend: str = "auto",
+) -> tuple[Tensor | None, State]:
+    """``scan`` of checked arguments, with what ``cell.weights()`` returned."""
+    if backend != "reference":
+        done = _fused(cell, xs, state, weights, lengths, reverse, need_output, must=backend == "fused")
+        if done is not None:
+            return done
+    return scan_reference(cell, xs, state, weights, lengths=lengths, reverse=reverse, need_output=need_output)
 
 
 def in_weights_type(cell: Cell, given: Any) -> Any:
@@ -212,8 +232,6 @@ def _obstacle(xs: Tensor, state: State) -> str | None:
     """Why this call, whatever the cell, is for ``reference``: no warning is due then."""
     if xs.device.type != "cpu":
         return f"it runs on the CPU, and xs is on {xs.device}"
-    if _is_exporting():
-        return "torch.export needs operators that PyTorch knows"
     if peek_interpreter_stack() is not None:
         return "torch.func transforms go through the plain loop"
     if _get_current_dispatch_mode() is not None or torch._C._is_tracing():
@@ -237,6 +255,8 @@ def _checked_lengths(lengths: Tensor, xs: Tensor, who: str) -> Tensor:
         )
     if lengths.device != xs.device:
         raise DeviceError(f"{who} has xs on {xs.device}, but lengths on {lengths.device}; move one with .to(device).")
+    if torch.compiler.is_compiling():
+        return lengths  # their values are not known yet: the operator looks at them
     if lengths.min() < 0 or lengths.max() > steps:
         raise ShapeError(f"{who} has {steps} steps, but lengths from {int(lengths.min())} to {int(lengths.max())}.")
     return lengths

@@ -204,7 +204,7 @@ class Recurrent(CheckedLoad):
                 xs = None  # type: ignore[assignment]
                 continue
             xs = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
-            if self.dropout and layer + 1 < self.num_layers:
+            if layer + 1 < self.num_layers and self.dropout:  # a number that torch.compile reads costs a second trace
                 xs = nn.functional.dropout(xs, self.dropout, self.training)
         return xs, tuple(torch.stack(entries) for entries in zip(*last_states, strict=True))
 

@@ -81,8 +81,8 @@ class LayerStream(Stream):
         batch: how many sequences run in parallel.
 
     Shape:
-        ``step`` takes (batch, input) and returns (batch, hidden), or (input,) and (hidden,) if ``batch`` is 1. ``state``
-        has the shape of the layer's ``h_n``: (layers, batch, hidden), or a tuple of such tensors.
+        ``step`` takes (batch, input) and returns (batch, hidden), or (input,) and (hidden,) if ``batch`` is 1.
+        ``state`` has the shape of the layer's ``h_n``: (layers, batch, hidden), or a tuple of such tensors.
 
     Example:
         >>> from holdfast import LSTM
@@ -180,5 +180,5 @@ class LayerStream(Stream):
                 f"{self._who} has weights of {self._kind}, but {name} of {x.dtype}; convert it with .to({self._kind})."
             )
         return DeviceError(
-            f"{self._who} has weights on {self._device}, but {name} on {x.device}; move it with .to({str(self._device)!r})."
+            f"{self._who} has weights on {self._device}, but {name} on {x.device}; move it with .to(device)."
         )

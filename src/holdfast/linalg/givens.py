@@ -72,7 +72,7 @@ def rotate(x: Rows, angles: Angles, permutations: Permutations, *, inverse: bool
     _check(x, angles, permutations)
     if inverse:
         return _undo(x, angles, permutations)
-    if not torch.compiler.is_compiling() and _as_primitive.get():
+    if not torch.compiler.is_dynamo_compiling() and _as_primitive.get():  # it cannot read a ContextVar
         return _Rotate.apply(x, angles, permutations)
     return _apply(x, angles, permutations)
 

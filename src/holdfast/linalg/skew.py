@@ -47,6 +47,7 @@ Lower = Float[Tensor, "entries"]
 Reflectors = Float[Tensor, "reflections size"]
 
 _PADE = [math.comb(13, j) / math.perm(26, j) for j in range(14)]  # the coefficients of p
+_SQUARINGS = 12  # at most, in a graph
 
 
 def skew(X: Square) -> Square:
@@ -223,19 +224,38 @@ def _orthogonal_in_double(who: str, Q: Tensor) -> Tensor:
 
 def _exp(A: Tensor) -> Tensor:
     """(2), for a skew A. See Note [Own exponential]."""
+    if torch.compiler.is_compiling():
+        return _exp_in_a_graph(A)
     norm = torch.linalg.matrix_norm(A.detach(), ord=1).item()
     squarings = math.ceil(math.log2(norm / 5.37)) if 5.37 < norm < math.inf else 0
-    A, identity = A / 2**squarings, torch.eye(len(A), dtype=A.dtype, device=A.device)
+    Q = _pade(A / 2**squarings)
+    for _ in range(squarings):
+        Q = Q @ Q
+    return Q
+
+
+def _exp_in_a_graph(A: Tensor) -> Tensor:
+    """The same where Python cannot look at the norm: up to ``_SQUARINGS`` squarings, of which those in vain are not
+    taken. NaN beyond, at a norm of 20,000.
+    """
+    norm = torch.linalg.matrix_norm(A.detach(), ord=1)
+    squarings = torch.where(norm > 5.37, torch.ceil(torch.log2(norm / 5.37)), 0.0)
+    squarings = torch.where(squarings <= _SQUARINGS, squarings, torch.nan)
+    Q = _pade(A / 2**squarings)
+    for done in range(_SQUARINGS):
+        Q = torch.where(done < squarings, Q @ Q, Q)
+    return Q
+
+
+def _pade(A: Tensor) -> Tensor:
+    identity = torch.eye(len(A), dtype=A.dtype, device=A.device)
     b, A2 = _PADE, A @ A
     A4 = A2 @ A2
     A6 = A4 @ A2
     odd = A6 @ (b[13] * A6 + b[11] * A4 + b[9] * A2) + b[7] * A6 + b[5] * A4 + b[3] * A2 + b[1] * identity
     odd = A @ odd
     even = A6 @ (b[12] * A6 + b[10] * A4 + b[8] * A2) + b[6] * A6 + b[4] * A4 + b[2] * A2 + identity
-    Q = torch.linalg.solve(even - odd, even + odd)
-    for _ in range(squarings):
-        Q = Q @ Q
-    return Q
+    return torch.linalg.solve(even - odd, even + odd)
 
 
 def _newton_step(Q: Tensor) -> Tensor:

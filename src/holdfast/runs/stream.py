@@ -102,9 +102,10 @@ class RunStream(Stream):
     def state(self, state: dict[str, Any]) -> None:
         shape = self._steps.last.shape
         if not isinstance(state, dict) or {*state} != {"layer", "last"} or tuple(state["last"].shape) != shape:
+            came = list(state) if isinstance(state, dict) else type(state).__name__
             raise SettingError(
                 f"A stream of a run expects what its state gave: a dict with 'layer' and 'last', of shape {shape}, got "
-                f"{ {k: tuple(getattr(v, 'shape', ())) for k, v in state.items()} if isinstance(state, dict) else state!r}."
+                f"{came}."
             )
         self._model.state = state["layer"]
         self._steps.last, self.outputs = state["last"].detach().double().numpy().copy(), None

@@ -103,17 +103,15 @@ class Steps:
     def _row(self, table: Any) -> list[float]:
         columns = self.preparation.columns
         known = (*self.names, *columns.text)
-        if not isinstance(table, Mapping) or (wrong := [*(set(known) ^ set(table))]):
-            came = f"wrong: {', '.join(sorted(map(str, wrong)))}" if isinstance(table, Mapping) else f"got {table!r}"
-            raise DataError(f"A step is a dict with the columns {', '.join(known)}; {came}.")
+        wrong = sorted(map(str, set(known) ^ set(table))) if isinstance(table, Mapping) else [repr(table)]
+        if wrong:
+            raise DataError(f"A step is a dict with the columns {', '.join(known)}; wrong: {', '.join(wrong)}.")
         row: list[float] = []
         for name in self.names:
             value = table[name]
-            if value is None:
-                value = np.nan
-            elif isinstance(value, str) or not np.isscalar(value):
+            if value is not None and not isinstance(value, int | float | np.integer | np.floating | np.bool_):
                 raise DataError(f"A step has a number in the column {name!r}, got {value!r}.")
-            row.append(float(value))
+            row.append(np.nan if value is None else float(value))
         for name, levels in zip(columns.text, columns.levels, strict=True):
             value = table[name]
             if (value is None and not columns.impute) or (value is not None and str(value) not in levels):

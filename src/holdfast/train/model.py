@@ -198,7 +198,7 @@ class SequenceModel(CheckedLoad):
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         if self.direct:
             if not self.every_step:
-                ends = seen.new_full((seen.shape[1],), len(seen), dtype=torch.long) if lengths is None else lengths
+                ends = seen.new_full((seen.shape[1],), seen.shape[0], dtype=torch.long) if lengths is None else lengths
                 seen = seen[ends - 1, torch.arange(seen.shape[1], device=seen.device)]
             hs = torch.cat((hs, seen), dim=-1)
         return self.readout(self.output_dropout(hs)), last  # (3)

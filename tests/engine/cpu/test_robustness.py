@@ -13,7 +13,6 @@ import warnings
 import weakref
 from pathlib import Path
 
-import jaxtyping
 import pytest
 import torch
 from torch import nn
@@ -220,30 +219,6 @@ def test_torch_func_transforms_are_right():
     torch.testing.assert_close(torch.func.jacrev(lambda x: run(x)[0])(xs), torch.func.jacrev(lambda x: plain(x)[0])(xs))
     with pytest.raises(FusedError, match=r"torch\.func"):
         torch.func.jacrev(lambda x: run(x, backend="fused")[0])(xs)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_models_compile_and_export(monkeypatch):
-    """torch.compile leaves the scan alone and compiles around it; torch.export takes the plain loop."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # the tests' shape checks cannot be traced
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.head = hf.SGORNN(3, 8), nn.Linear(8, 2)
-
-        def forward(self, xs):
-            return self.head(self.layer(xs)[0]).tanh()
-
-    model, xs = Model(), torch.randn(4, 5, 3)
-    expected = model(xs)
-    grads = torch.autograd.grad(expected.sum(), tuple(model.parameters()))
-    compiled = torch.compile(model, backend="aot_eager")(xs)
-    torch.testing.assert_close(compiled, expected)
-    torch.testing.assert_close(torch.autograd.grad(compiled.sum(), tuple(model.parameters())), grads)
-    for strict in (False, True):
-        torch.testing.assert_close(torch.export.export(model, (xs,), strict=strict).module()(xs), expected)
 
 
 def test_checkpointing_gives_the_same_gradients():
