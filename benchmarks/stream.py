@@ -62,7 +62,7 @@ def native(operator: str, order: list[int], layer: Any, size: int) -> tuple[Any,
     biases = np.concatenate([gates("bias_ih_l0"), gates("bias_hh_l0")], axis=1)[..., 0]
     weights = {"W": gates("weight_ih_l0"), "R": gates("weight_hh_l0"), "B": biases}
     states = ["h", "c"] if operator == "LSTM" else ["h"]
-    settings = {"linear_before_reset": 1} if operator == "GRU" else {}
+    settings: dict[str, Any] = {"linear_before_reset": 1} if operator == "GRU" else {}
     node = helper.make_node(
         operator, ["x", "W", "R", "B", "", *states], ["", *(f"{s}_new" for s in states)], hidden_size=size, **settings
     )
@@ -71,7 +71,7 @@ def native(operator: str, order: list[int], layer: Any, size: int) -> tuple[Any,
 
 def sgornn(layer: hf.SGORNN, size: int) -> tuple[Any, list[str], list[int]]:
     """(α φ(W x + U h + b) + β h) as plain operators, the rotations as the dense matrix U."""
-    cell = layer.cells[0]
+    cell: Any = layer.cells[0]
     with torch.no_grad():
         drive = cell.drive(torch.zeros(1, size))
         W, U = cell.drive(torch.eye(size)) - drive, cell.recurrent.matrix().mT

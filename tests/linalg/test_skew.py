@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import OutsideSetError, ShapeError
+from holdfast.linalg import skew as skew_maps
 from holdfast.linalg.norms import nearest_orthogonal, nearest_rotation, orthogonality_error
 from holdfast.linalg.skew import (
     cayley,
@@ -176,3 +177,15 @@ def test_inverses_refuse_what_lies_outside():
         cayley_inverse(torch.zeros(2, 3, dtype=F64))
     with pytest.raises(ShapeError, match=r"3 entries for size 3, got \(4,\)"):
         skew_from_vector(torch.zeros(4, dtype=F64), 3)
+
+
+@pytest.mark.parametrize("norm", [0.1, 5.0, 40.0, 3000.0])
+def test_the_exponential_in_a_graph_is_the_exponential(norm):
+    """Without and with squarings, in value and gradient; a norm that takes too many of them gives NaN."""
+    A = skew_maps.skew(torch.randn(6, 6))
+    A = (A * (norm / torch.linalg.matrix_norm(A, ord=1))).requires_grad_()
+    one, other = skew_maps._exp_in_a_graph(A), skew_maps._exp(A)
+    weight = torch.randn_like(one)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*(torch.autograd.grad((value * weight).sum(), A) for value in (one, other)))
+    assert skew_maps._exp_in_a_graph(A.detach() * (1e5 / norm)).isnan().all()

@@ -184,6 +184,15 @@ def test_a_stream_gives_what_the_windows_give(layers):
     for _ in range(2):
         torch.testing.assert_close(torch.stack([stream(x) for x in xs]), expected)
         stream.reset()
+    for x in xs[:7]:
+        stream.step(x)
+    saved = stream.state
+    assert torch.equal(saved, xs[2:7])
+    rest = [stream.step(x) for x in xs[7:]]
+    stream.state = saved  # the last k inputs are all that it remembers
+    torch.testing.assert_close([stream.step(x) for x in xs[7:]], rest)
+    with pytest.raises(ShapeError, match=r"state of at most 5 inputs"):
+        stream.state = xs[:6]
     single = truncate(layer, 5).stream()
     assert single(xs[0, 0]).shape == (4,)
     with pytest.raises(ShapeError, match=r"TruncatedStream expects x of shape \(2, 2\)"):

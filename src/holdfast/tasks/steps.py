@@ -103,9 +103,9 @@ class Steps:
     def _row(self, table: Any) -> list[float]:
         columns = self.preparation.columns
         known = (*self.names, *columns.text)
-        if not isinstance(table, Mapping) or (wrong := [*(set(known) ^ set(table))]):
-            came = f"wrong: {', '.join(sorted(map(str, wrong)))}" if isinstance(table, Mapping) else f"got {table!r}"
-            raise DataError(f"A step is a dict with the columns {', '.join(known)}; {came}.")
+        wrong = sorted(map(str, set(known) ^ set(table))) if isinstance(table, Mapping) else [repr(table)]
+        if wrong:
+            raise DataError(f"A step is a dict with the columns {', '.join(known)}; wrong: {', '.join(wrong)}.")
         row: list[float] = []
         for name in self.names:
             value = table[name]

@@ -263,5 +263,5 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         return None, *_read(ctx.text).backward(ctx.saved_tensors, cotangents)

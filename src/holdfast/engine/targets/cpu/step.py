@@ -143,7 +143,7 @@ def _try(
     weights: tuple[Tensor, ...],
     kernel: Kernel,
     packed: dict[Argument, Tensor],
-    batches: tuple[int, int, int],
+    batches: tuple[int, ...],
 ) -> None:
     """Three steps of the kernel beside the cell's own, on random values; see trial.py."""
     found, dtype = list[str](), cell.example_weight().dtype
