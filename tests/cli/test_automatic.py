@@ -5,8 +5,14 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import holdfast
+from holdfast.engine.targets.c import step_of
+from holdfast.errors import ConfigError
+from holdfast.export import network_of
+from holdfast.export.simulate import Simulated, exact_parts
+from holdfast.export.to_c import as_input
 
 QUICK = ("--cell", "reservoir", "--hidden", 4, "-q")
 
@@ -51,6 +57,47 @@ def test_its_folder_is_scored_applied_resumed_and_shown_again(command, chosen, t
     assert again["chosen"] == "reservoir"
     assert again["scores"][0]["n"] == 34
     assert command("evaluate", folder, "--which", "best").code == 1
+
+
+def test_what_needs_one_cell_refuses_its_folder_and_says_what_to_do(command, chosen, tmp_path):
+    folder, _, _ = chosen
+    with pytest.raises(ConfigError, match="A stream expects a run of one cell.*ReservoirModel.*--cell gru"):
+        holdfast.load_run(folder).stream()
+    ran = command("diagnose", folder, "--out", tmp_path / "page.html")
+    assert ran.code == 1
+    assert "expects a run of one cell" in ran.text
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_its_choice_is_exported(command, chosen, tmp_path):
+    """ONNX Runtime answers as the run does; a share of steps above a threshold may flip by rounding."""
+    runtime = pytest.importorskip("onnxruntime")
+    folder, data, _ = chosen
+    assert command("export", folder, "--to", tmp_path / "model.onnx").code == 0
+    run, options = holdfast.load_run(folder), runtime.SessionOptions()
+    options.log_severity_level = 3
+    ready, preparation = run.preparation.apply(data), run.preparation
+    x = (ready.inputs.numpy() * preparation.std + preparation.mean).astype(np.float32)
+    given = {"x": x} if ready.lengths is None else {"x": x, "lengths": ready.lengths.numpy()}
+    found = runtime.InferenceSession(tmp_path / "model.onnx", options).run(["probabilities"], given)[0]
+    np.testing.assert_allclose(found, run.predict_proba(data), atol=0.02)
+    assert command("export", folder, "--to", tmp_path / "model.c").code == 0
+    assert "accuracy on test" in command("export", folder, "--to", tmp_path / "small.c", "--int8").out
+
+
+def test_the_inputs_that_int8_is_judged_by_are_those_of_the_exported_network(chosen):
+    """The network in Python, with exact weights, answers as the run's model does."""
+    run = holdfast.load_run(chosen[0])
+    network = network_of(run)
+    steps = [step_of(row.cell) for row in network.rows]
+    batch = next(iter(run.task.evaluation("train", 50)))
+    with torch.no_grad():
+        found = Simulated(network, steps, exact_parts(network, steps))(
+            as_input(network, run, batch.inputs), batch.lengths
+        )[0]
+        np.testing.assert_allclose(found, run.model(batch.inputs, batch.lengths)[0], atol=0.05)
+        wrong = Simulated(network, steps, exact_parts(network, steps))(batch.inputs + 1, batch.lengths)[0]
+        assert (wrong - found).abs().max() > 0.5
 
 
 def test_any_option_of_a_training_trains_one_cell(command, waves, tmp_path):

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -64,13 +64,13 @@ def diagnose_run(
     if which is None and saved:
         which = "last" if settings.training.weights not in saved else None
     if which is None and not saved:  # it diverged before its first evaluation
-        model, task = prepare(settings)
+        model, task = cast("tuple[SequenceModel, Task]", prepare(settings))  # other models are saved in one go
         split, notes = None, ("The run saved no weights; this is the network at its start.",)
         if data is not None:
             raise ConfigError(f"{folder} saved no weights, so --data cannot be looked at; leave it out.")
     else:
         run = load_run(folder, which)
-        model = run.model
+        model = run.stepwise("holdfast diagnose")
         if data is None:
             task, split = run.task, None
         else:

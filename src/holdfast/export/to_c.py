@@ -157,7 +157,7 @@ def _calibration(network: Network, run: Run | None, given: Any) -> tuple[list[Ba
     """Calibration sequences as the first layer's input (1), what they are, or why there are none."""
     if given is not None and run is not None and (run.stored is not None or isinstance(given, str | Path)):
         ready = run.preparation.apply(given)
-        return [_batch(ready.inputs, ready.lengths)], f"{len(ready):,} sequences", ""
+        return [_batch(as_input(network, run, ready.inputs), ready.lengths)], f"{len(ready):,} sequences", ""
     if given is not None:
         inputs = _given(network, given)
         return [_batch(inputs, None)], f"{len(inputs):,} sequences", ""
@@ -167,7 +167,16 @@ def _calibration(network: Network, run: Run | None, given: Any) -> tuple[list[Ba
         first = next(iter(run.task.evaluation("train", CALIBRATED)))
     except (DataError, SettingError, StopIteration) as error:
         return [], "", f"no training data: {error}"
+    first = dataclasses.replace(first, inputs=as_input(network, run, first.inputs))
     return [first], f"{len(first):,} sequences of the training split", ""
+
+
+def as_input(network: Network, run: Run, inputs: Tensor) -> Tensor:
+    """(1) of network.py, from what the run's model takes in: a reservoir standardises once more."""
+    if network.change is None or run.stored is None or network.mean is None or network.scale is None:
+        return inputs
+    mean, std = (torch.as_tensor(part, dtype=inputs.dtype) for part in (run.preparation.mean, run.preparation.std))
+    return (inputs * std + mean - network.mean) / network.scale
 
 
 def _batch(inputs: Tensor, lengths: Tensor | None) -> Batch:
@@ -205,7 +214,7 @@ def _compared(
         try:
             splits = run.task.spec.splits
             on = "test" if "test" in splits else splits[-1]
-            return _scored(run, after, on)
+            return _scored(run, network, after, on)
         except DataError as error:
             on = f"the calibration data ({error})"
     if not batches:
@@ -231,7 +240,7 @@ def _classes(network: Network, answers: Tensor) -> Tensor:
     return answers.squeeze(-1) > 0 if network.answer == "binary" else answers.argmax(dim=-1)
 
 
-def _scored(run: Run, after: Simulated, split: str) -> tuple[str, dict[str, float], list[str]]:
+def _scored(run: Run, network: Network, after: Simulated, split: str) -> tuple[str, dict[str, float], list[str]]:
     task, training, spec = run.task, run.settings.training, run.task.spec
     carry = training.carry_state and spec.contiguous
     metric, score, seen = ("mse" if spec.metric == "loss" else spec.metric), {}, 0
@@ -244,7 +253,8 @@ def _scored(run: Run, after: Simulated, split: str) -> tuple[str, dict[str, floa
                 on = f"the first {seen:,} steps of {split}"
                 break
             for kind, model in models.items():
-                answers, states[kind] = model(batch.inputs, batch.lengths, states[kind] if carry else None)
+                inputs = as_input(network, run, batch.inputs) if kind == "int8" else batch.inputs
+                answers, states[kind] = model(inputs, batch.lengths, states[kind] if carry else None)
                 scores[kind].add(
                     answers.to(batch.targets.dtype) if batch.targets.is_floating_point() else answers, batch
                 )

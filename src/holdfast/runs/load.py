@@ -30,7 +30,7 @@ from holdfast.tasks import Batch, OwnData, OwnTask, Preparation, Prepared, Seque
 from holdfast.train import sums
 from holdfast.train.checkpoint import check_data, load_model_
 from holdfast.train.loop import predict
-from holdfast.train.model import AUTOMATIC
+from holdfast.train.model import AUTOMATIC, SequenceModel
 from holdfast.train.stream import ModelStream
 
 __all__ = ["FORECAST", "Run", "Stored", "load_run", "read_settings", "store"]
@@ -158,7 +158,16 @@ class Run:
         Args:
             batch: how many sequences run in parallel.
         """
-        return self.model.stream(batch) if self.stored is None else RunStream(self, batch)
+        return self.stepwise("A stream").stream(batch) if self.stored is None else RunStream(self, batch)
+
+    def stepwise(self, who: str) -> SequenceModel:
+        """Its model, if it answers from the last state; an automatic choice and a reservoir read whole sequences."""
+        if isinstance(self.model, SequenceModel):
+            return self.model
+        raise ConfigError(
+            f"{who} expects a run of one cell, but {self.folder} holds a {type(self.model).__name__}, which answers from a "
+            "whole sequence; train one with --cell gru, for example."
+        )
 
 
 def load_run(folder: str | Path, which: Literal["best", "last"] | None = None, task: Task | None = None) -> Run:

@@ -48,8 +48,9 @@ class RunStream(Stream):
 
     def __init__(self, run: Run, batch: int = 1):
         self.run, self.batch = run, positive_size("Run.stream", "batch", batch)
-        self._model, self._steps = run.model.stream(batch), Steps(run.preparation, batch)
-        self._dtype = run.model.readout.weight.dtype
+        model = run.stepwise("A stream")
+        self._model, self._steps = model.stream(batch), Steps(run.preparation, batch)
+        self._dtype = model.readout.weight.dtype
         self.outputs: Tensor | None = None
 
     def step(self, x: Any) -> Any:

@@ -73,7 +73,7 @@ def inside_images(
     if found.status == "diverged":
         return found
     run = load_run(folder)
-    settings, model, task = run.settings, run.model, run.task
+    settings, model, task = run.settings, run.stepwise("inside-images"), run.task
     batches = list(task.evaluation("test", 250))
     xs = torch.cat([batch.inputs for batch in batches], dim=1)[:, : options["images"]]  # (time, images, 1)
     classes = torch.cat([batch.targets for batch in batches])[: options["images"]]

@@ -15,7 +15,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Collection
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -192,7 +192,7 @@ def plan_for(
             raise Unsupported(plan)
         if batch is not None and batch not in plan.batches:
             plan.batches[batch] = plan.same_at(cell, weights, batch)
-    return plan
+    return cast("_P", plan)
 
 
 def settings_now(cell: Cell) -> Settings:
