@@ -1,6 +1,6 @@
 """Speed of the triton backend on a GPU, against PyTorch in the same run. Writes a dated report here.
 
-    python benchmarks/gpu.py            everything; some ten minutes, most of them compiling
+    python benchmarks/gpu.py            everything; how long that takes is not known
     python benchmarks/gpu.py --quick    one size, few rounds, no report
 
 Peers: cuDNN's LSTM and GRU and nn.RNN (``torch.nn``), the plain loop, and the plain loop under ``torch.compile``. Times

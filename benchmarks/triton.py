@@ -1,6 +1,6 @@
 """What the Triton kernels of every cell take of a GPU, without a GPU. Writes a dated report here.
 
-    python benchmarks/triton.py            every built-in cell at H = 32 to 256 for three GPUs; half an hour on one core
+    python benchmarks/triton.py            every built-in cell at H = 32 to 256 for three GPUs; it takes long
     python benchmarks/triton.py --quick    two cells at H = 32 for one GPU, to see that it runs
 
 Triton's own compiler makes the kernels ahead of time, and its assembler reports registers, spills and shared memory.

@@ -109,7 +109,7 @@ def test_options_of_a_scan(no_trial):
 @pytest.mark.parametrize("way", ["held", "steps"])
 @pytest.mark.parametrize("seeds", [range(start, start + 10) for start in (0, 10, 20, 30)], ids=lambda r: f"{r.start}")
 def test_random_cells_agree(seeds, way, monkeypatch, no_trial):
-    """40 steps that nobody wrote (helpers/fuzz.py), each scanned once or twice; two of three must be compiled."""
+    """40 steps that nobody wrote, by the tolerance of helpers/fuzz.py; some are refused, but two of three must run."""
     take(monkeypatch, way)
     outcomes = []
     for seed in seeds if way == "held" else seeds[::4]:
