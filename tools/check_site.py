@@ -1,8 +1,8 @@
 """Look at the built site in Chromium, as a reader would: ``python tools/check_site.py`` after ``make docs``.
 
-Checks: search finds SGORNN, no page writes an error to the console, every image loads, nothing is wider than a phone's
-screen, and text is readable on light and dark pages. Screenshots go to build/screenshots. Needs selenium, chromium and
-chromedriver.
+Checks: search finds SGORNN, no page writes an error to the console, every image loads, nothing comes from a network,
+nothing is wider than a phone's screen, and text is readable on light and dark pages. Screenshots go to
+build/screenshots. Needs selenium, chromium and chromedriver.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ FLAGS = (
 SIZES = {"desktop": (1280, 900), "phone": (400, 800)}
 
 BROKEN = "return [...document.images].filter(it => it.complete && it.naturalWidth === 0).map(it => it.src)"
+LOADED_FROM = "return performance.getEntriesByType('resource').map(it => it.name)"
 ALL_LOADED = "return [...document.images].every(it => it.complete)"
 TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 COLOURS = (
@@ -114,6 +115,8 @@ def check(driver: Any, home: str) -> list[str]:
                 WebDriverWait(driver, 20).until(lambda it: it.execute_script(ALL_LOADED))
                 where = f"{page}, {size}, {theme}"
                 wrong += [f"{where}: no image at {it}" for it in driver.execute_script(BROKEN)]
+                outside = [it for it in driver.execute_script(LOADED_FROM) if not it.startswith((home, "data:"))]
+                wrong += [f"{where}: needs a network for {it}" for it in outside]
                 wide = driver.execute_script(TOO_WIDE)
                 if wide > 0:
                     wrong.append(f"{where}: {wide} pixels wider than the screen")

@@ -73,7 +73,7 @@ def api_pages() -> dict[str, str]:
     short = "\n".join(f"   * - :py:obj:`holdfast.{name}`\n     - {_first_line(name)}" for name in holdfast.__all__)
     pages["api/index.rst"] = (
         "API reference\n=============\n\nEvery public name, by package. *[source]* beside a name shows its code. "
-        "Names that ``import holdfast`` offers directly come first.\n\n"
+        "Names that ``import holdfast`` offers directly are in the table below.\n\n"
         f".. toctree::\n   :maxdepth: 1\n\n{order}\n\n"
         "In ``holdfast`` itself\n----------------------\n\n.. list-table::\n   :widths: 30 70\n\n" + short + "\n"
     )
