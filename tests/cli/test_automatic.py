@@ -61,7 +61,7 @@ def test_its_folder_is_scored_applied_resumed_and_shown_again(command, chosen, t
 
 def test_what_needs_one_cell_refuses_its_folder_and_says_what_to_do(command, chosen, tmp_path):
     folder, _, _ = chosen
-    with pytest.raises(ConfigError, match="A stream expects a run of one cell.*ReservoirModel.*--cell gru"):
+    with pytest.raises(ConfigError, match=r"A stream expects a run of one cell.*ReservoirModel.*--cell gru"):
         holdfast.load_run(folder).stream()
     ran = command("diagnose", folder, "--out", tmp_path / "page.html")
     assert ran.code == 1

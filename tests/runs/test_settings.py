@@ -51,7 +51,10 @@ def test_every_setting_survives_the_way_through_json(steps, hidden, lr, seed, at
     [
         ({"cell.hiden_size": 3}, r"mine.toml: unknown key 'hiden_size' in cell; known: bidirectional, .*hidden_size"),
         ({"task.length": 3}, r"mine.toml: unknown key 'length' in task; known: form, steps, test, validation"),
-        ({"train.schedule.knd": 1}, r"unknown key 'knd' in train.schedule; known: at, factor, kind, over, patience"),
+        (
+            {"train.schedule.knd": 1},
+            r"unknown key 'knd' in train.schedule; known: at, factor, kind, on, over, patience",
+        ),
         ({"model": 1}, r"mine.toml: unknown key 'model'; known: cell, task, train"),
         ({"task.name": "adition"}, r"unknown task 'adition'; known: addition"),
         ({"task": 3}, r"task must be a table with a name; known tasks: addition"),

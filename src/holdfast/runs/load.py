@@ -165,8 +165,8 @@ class Run:
         if isinstance(self.model, SequenceModel):
             return self.model
         raise ConfigError(
-            f"{who} expects a run of one cell, but {self.folder} holds a {type(self.model).__name__}, which answers from a "
-            "whole sequence; train one with --cell gru, for example."
+            f"{who} expects a run of one cell, but {self.folder} holds a {type(self.model).__name__}, which answers "
+            "from a whole sequence; train one with --cell gru, for example."
         )
 
 

@@ -107,11 +107,12 @@ def _loaded(
 ) -> tuple[dict[str, Any], RunSettings, Task, list[str]]:
     """The table, its settings and its task, loaded once; and a sentence if there is no automatic choice for it."""
     asked = table
-    if table.get("cell", {}).get("name") in (AUTOMATIC, RESERVOIR) and table.get("task", {}).get("name") != OWN:
-        raise ConfigError(
-            f"--cell {table['cell']['name']} is for your own data; add --data FILE, or name another cell."
-        )
-    if chosen := table.get("cell", {}).get("name") == AUTOMATIC:  # cross-validation needs no split, nor weights
+    cell, task_name = (
+        part.get("name") if isinstance(part := table.get(key), Mapping) else None for key in ("cell", "task")
+    )
+    if cell in (AUTOMATIC, RESERVOIR) and task_name != OWN:
+        raise ConfigError(f"--cell {cell} is for your own data; add --data FILE, or name another cell.")
+    if chosen := cell == AUTOMATIC:  # cross-validation needs no split, nor weights
         table = overridden({"task": {"validation": 0.0, "weights": "none"}}, _dotted(table))
     probe = run_settings(overridden({"train": {"updates": 1}}, _dotted(table)), source)
     same = [task for one, task in before if one.task == probe.task]
