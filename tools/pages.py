@@ -239,7 +239,7 @@ PLAIN = {
 
 def plain(block: str) -> str:
     """A paragraph or table of a report in plain words."""
-    text = block if block.startswith("|") else " ".join(block.split())
+    text = block if block.startswith(("|", "- ")) else " ".join(block.split())
     for idiom, words in PLAIN.items():
         text = text.replace(idiom, words)
     return text[0].upper() + text[1:] if text.startswith("target") else text
@@ -269,7 +269,22 @@ SPEED = (
             "Peers": "",
         },
     ),
+    Section(
+        "One step at a time", "stream", "`layer.stream()` takes one input per call, as data from a sensor come in."
+    ),
+    Section(
+        "On a microcontroller",
+        "device",
+        "`holdfast export RUN --to model.c` writes a network as C. These are counts of an emulated device.",
+        {"Published sizes": ""},
+    ),
     Section("The training loop", "loop", "This is what `holdfast.train.fit` costs beyond a hand-written update."),
+    Section(
+        "Thousands of words",
+        "wide-readout",
+        "In training, the loss of a readout with 1,000 classes or more never stores all logits.",
+    ),
+    Section("A diagnosis", "diagnose", "`holdfast diagnose` measures a network and writes a page."),
     Section(
         "Path-SGD",
         "path-sgd",
