@@ -107,9 +107,9 @@ def test_options_of_a_scan(no_trial):
 
 
 @pytest.mark.parametrize("way", ["held", "steps"])
-@pytest.mark.parametrize("seeds", [range(start, start + 10) for start in (0, 10, 20, 30)], ids=lambda r: f"{r.start}")
+@pytest.mark.parametrize("seeds", [range(start, start + 11) for start in (0, 11, 22, 33)], ids=lambda r: f"{r.start}")
 def test_random_cells_agree(seeds, way, monkeypatch, no_trial):
-    """40 steps that nobody wrote, by the tolerance of helpers/fuzz.py; some are refused, but two of three must run."""
+    """44 steps that nobody wrote, by the tolerance of helpers/fuzz.py: at least 40 agree, and the rest is refused."""
     take(monkeypatch, way)
     outcomes = []
     for seed in seeds if way == "held" else seeds[::4]:
@@ -119,7 +119,7 @@ def test_random_cells_agree(seeds, way, monkeypatch, no_trial):
         how |= {"dtype": torch.float32, "batch": min(how["batch"], 5), "steps": min(how["steps"], 3), "huge": False}
         outcomes.append(fuzz.difference(cell, how, "triton"))
     assert not [outcome for outcome in outcomes if outcome.startswith("differs")]
-    assert sum(outcome.startswith("agrees") for outcome in outcomes) >= 2 * len(outcomes) // 3
+    assert sum(outcome.startswith("agrees") for outcome in outcomes) >= len(outcomes) - 1
 
 
 @pytest.mark.parametrize("way", ["held", "streamed", "steps"])
