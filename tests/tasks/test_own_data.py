@@ -586,7 +586,7 @@ def test_texts_that_share_a_long_beginning_do_not_fill_the_memory(tmp_path, monk
 
 
 def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
-    """Four times the columns take far less than the sixteen times as long of a quadratic reader."""
+    """Four times the columns take far less than the sixteen times as long of a quadratic reader: the best of three."""
 
     def seconds(columns):
         path = tmp_path / f"{columns}.csv"
@@ -598,7 +598,8 @@ def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
         return time.process_time() - begin
 
     seconds(100)
-    assert seconds(20_000) < 8 * max(seconds(5000), 0.1)
+    few, many = (min(seconds(columns) for _ in range(3)) for columns in (3000, 12_000))
+    assert many < 9 * max(few, 0.05)
 
 
 def test_paths_that_are_no_data_files_are_refused(tmp_path):
