@@ -599,7 +599,7 @@ def test_a_table_of_many_columns_is_read_in_time_linear_in_its_size(tmp_path):
 
     seconds(100)
     few, many = (min(seconds(columns) for _ in range(3)) for columns in (3000, 12_000))
-    assert many < 9 * max(few, 0.05)
+    assert many < 8 * max(few, 0.05)
 
 
 def test_paths_that_are_no_data_files_are_refused(tmp_path):
