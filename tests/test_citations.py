@@ -26,6 +26,11 @@ PAPERS = {
     "ExpRNN": {"lezcano2019"},
     "LSTM": {"hochreiter1997"},
     "GRU": {"cho2014"},
+    "IndRNN": {"li2018indrnn"},
+    "CoRNN": {"rusch2021cornn"},
+    "LEM": {"rusch2022lem"},
+    "AntisymmetricRNN": {"chang2019antisymmetric"},
+    "FastGRNN": {"kusupati2018"},
     "MinGRU": {"feng2024"},
     "MinLSTM": {"feng2024"},
 }

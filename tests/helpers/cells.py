@@ -62,6 +62,13 @@ SMOOTH = {
     "gru-before": partial(holdfast.GRUCell, reset="before"),
     "gru-after-no-bias": partial(holdfast.GRUCell, bias=False),
     "gru-before-no-bias": partial(holdfast.GRUCell, reset="before", bias=False),
+    "indrnn-tanh": partial(holdfast.IndRNNCell, nonlinearity="tanh", horizon=1),
+    "cornn": holdfast.CoRNNCell,
+    "lem": holdfast.LEMCell,
+    "antisymmetric": holdfast.AntisymmetricRNNCell,
+    "antisymmetric-gated": partial(holdfast.AntisymmetricRNNCell, gated=True, bias=False),
+    "fastgrnn": holdfast.FastGRNNCell,
+    "fastgrnn-low-rank": partial(holdfast.FastGRNNCell, input_rank=2, recurrent_rank=2, bias=False),
     "mingru": holdfast.MinGRUCell,
     "minlstm": holdfast.MinLSTMCell,
 }
@@ -78,6 +85,7 @@ KINKED = {
     "sgornn-householder": partial(holdfast.SGORNNCell, recurrent="householder"),
     "vprnn": holdfast.VPRNNCell,
     "exprnn": holdfast.ExpRNNCell,
+    "indrnn": holdfast.IndRNNCell,
     "mingru-positive": partial(holdfast.MinGRUCell, nonlinearity="positive", bias=False),
 }
 CELLS = SMOOTH | KINKED

@@ -13,7 +13,7 @@ from holdfast.rrnn import gru, layer
 
 MODULES = {
     named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"),
-    named_zoo: ("MinGRU", "MinLSTM"),
+    named_zoo: ("IndRNN", "CoRNN", "LEM", "AntisymmetricRNN", "FastGRNN", "MinGRU", "MinLSTM"),
     layer: ("RRNN",),
 }
 LAYERS = [(module, name) for module, names in (MODULES | {gru: ("RRNNGRU",)}).items() for name in names]

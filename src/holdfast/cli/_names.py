@@ -13,9 +13,14 @@ from holdfast.files import shipped_folder
 __all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
 CELLS = (
+    "antisymmetric",
+    "cornn",
     "exprnn",
+    "fastgrnn",
     "fastrnn",
     "gru",
+    "indrnn",
+    "lem",
     "linear",
     "lstm",
     "mingru",
