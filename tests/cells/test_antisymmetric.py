@@ -32,13 +32,11 @@ def test_one_gated_step_is_the_printed_equations():
     torch.testing.assert_close(cell(x, h), exact)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "hidden", "outputs", "gated", "printed"), [(1, 128, 10, False, 10), (1, 128, 10, True, 10)]
-)
-def test_parameters_are_those_printed_in_thousands(inputs, hidden, outputs, gated, printed):
+@pytest.mark.parametrize("gated", [False, True])
+def test_parameters_are_those_printed_in_thousands(gated):
     """Pixel-by-pixel MNIST with 128 units: 10K with the readout, with and without the gate."""
-    model = nn.ModuleList([AntisymmetricRNN(inputs, hidden, gated=gated), nn.Linear(hidden, outputs)])
-    assert round(sum(weight.numel() for weight in model.parameters()) / 1000) == printed
+    model = nn.ModuleList([AntisymmetricRNN(1, 128, gated=gated), nn.Linear(128, 10)])
+    assert round(sum(weight.numel() for weight in model.parameters()) / 1000) == 10
 
 
 def test_one_unit_has_no_skew_part():
