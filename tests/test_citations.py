@@ -24,6 +24,7 @@ PAPERS = {
     "SGORNN": {"sgornn", "kusupati2018", "taylor2021vprnn"},
     "VPRNN": {"taylor2021vprnn"},
     "ExpRNN": {"lezcano2019"},
+    "ScoRNN": {"helfrich2018"},
     "LSTM": {"hochreiter1997"},
     "GRU": {"cho2014"},
 }

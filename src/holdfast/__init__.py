@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         LinearCell,
         LSTMCell,
         RNNCell,
+        ScoRNNCell,
         SGORNNCell,
         VPRNNCell,
     )
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         RandomStart,
         Recurrent,
         Reservoir,
+        ScoRNN,
         Stream,
         from_torch,
         to_torch,
@@ -96,6 +98,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "LinearCell",
     "RNNCell",
     "SGORNNCell",
+    "ScoRNNCell",
     "VPRNNCell",
     # engine
     "fused_source",
@@ -111,6 +114,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "Recurrent",
     "Reservoir",
     "SGORNN",
+    "ScoRNN",
     "Stream",
     "VPRNN",
     "from_torch",

@@ -76,8 +76,14 @@ KINKED = {
     "sgornn-householder": partial(holdfast.SGORNNCell, recurrent="householder"),
     "vprnn": holdfast.VPRNNCell,
     "exprnn": holdfast.ExpRNNCell,
+    "scornn": holdfast.ScoRNNCell,
 }
 CELLS = SMOOTH | KINKED
+SAME_STEP = {"scornn": "exprnn"}
+"""Cells with the step of another, operation by operation: only the map behind U differs, which runs before the scan.
+Every target compiles the other one alone (``COMPILED``); tests/engine/cpu/test_agreement.py compares the two steps.
+"""
+COMPILED = [name for name in CELLS if name not in SAME_STEP]
 
 
 def built(name, input_size, hidden_size=9):

@@ -11,7 +11,10 @@ import holdfast
 from holdfast.layers import named
 from holdfast.rrnn import gru, layer
 
-MODULES = {named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"), layer: ("RRNN",)}
+MODULES = {
+    named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "LSTM", "GRU"),
+    layer: ("RRNN",),
+}
 LAYERS = [(module, name) for module, names in (MODULES | {gru: ("RRNNGRU",)}).items() for name in names]
 
 

@@ -8,6 +8,7 @@ from holdfast.cells.form import StepForm, step_form
 from holdfast.cells.gru import GRUCell
 from holdfast.cells.linear import LinearCell
 from holdfast.cells.lstm import LSTMCell
+from holdfast.cells.scornn import ScoRNNCell
 from holdfast.cells.sgornn import SGORNNCell
 from holdfast.cells.vprnn import VPRNNCell
 
@@ -21,6 +22,7 @@ __all__ = [
     "LinearCell",
     "RNNCell",
     "SGORNNCell",
+    "ScoRNNCell",
     "StepForm",
     "VPRNNCell",
     "step_form",

@@ -12,7 +12,7 @@ from holdfast.files import shipped_folder
 
 __all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
-CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "sgornn", "vprnn")
+CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "scornn", "sgornn", "vprnn")
 CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
@@ -38,7 +38,7 @@ def among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
     Example:
         >>> among(CELLS)("s")
-        ['sgornn']
+        ['scornn', 'sgornn']
     """
 
     def complete(incomplete: str) -> list[str]:

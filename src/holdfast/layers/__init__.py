@@ -2,7 +2,7 @@
 
 from holdfast.layers.convert import from_torch, to_torch
 from holdfast.layers.initial_state import RandomStart
-from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN
+from holdfast.layers.named import GRU, LSTM, RNN, SGORNN, VPRNN, ExpRNN, FastRNN, LinearRNN, ScoRNN
 from holdfast.layers.recurrent import Recurrent
 from holdfast.layers.reservoir import Reservoir
 from holdfast.layers.stream import LayerStream, Stream
@@ -20,6 +20,7 @@ __all__ = [
     "RandomStart",
     "Recurrent",
     "Reservoir",
+    "ScoRNN",
     "Stream",
     "from_torch",
     "to_torch",

@@ -26,6 +26,7 @@ from holdfast.cells import (
     LinearCell,
     LSTMCell,
     RNNCell,
+    ScoRNNCell,
     SGORNNCell,
     VPRNNCell,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "LayerSettings",
     "LinearRNN",
     "NamedLayer",
+    "ScoRNN",
 ]
 
 
@@ -210,6 +212,27 @@ class ExpRNN(NamedLayer):
     cell_type = ExpRNNCell
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_ExpRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+
+
+class _ScoRNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    negative_signs: int | None
+
+
+class ScoRNN(NamedLayer):
+    """Layers of a scoRNN. Arguments: those of ``Recurrent``, then those of ``ScoRNNCell``.
+
+    Example:
+        >>> output, h_n = ScoRNN(3, 4)(torch.zeros(7, 2, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = ScoRNNCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_ScoRNNSettings]):
         super().__init__(input_size, hidden_size, num_layers, **settings)
 
 

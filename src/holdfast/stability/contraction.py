@@ -3,7 +3,7 @@
     ‖f(x, h) - f(x, k)‖ ≤ λ ‖h - k‖   for all x and all states h, k                       (1) S4 (2)
 
     RNN              λ = L ‖U‖₂             linear: L = 1                                   (2) S4 §6.1, §6.2
-    VPRNN, ExpRNN    λ = L                  U keeps lengths
+    VPRNN, ExpRNN    λ = L                  U keeps lengths; scoRNN too
     FastRNN          λ = α L ‖U‖₂ + β                                                       (3)
     SGORNN           λ = α L + β            at most 1 - α with the clip β ≤ 1 - 2α, L ≤ 1   (4)
     LSTM, GRU        in the largest-entry norm, over states reached from zero by bounded inputs: gated.py

@@ -40,6 +40,7 @@ LAYERS: dict[str, type[nn.Module]] = {
     "sgornn": holdfast.SGORNN,
     "vprnn": holdfast.VPRNN,
     "exprnn": holdfast.ExpRNN,
+    "scornn": holdfast.ScoRNN,
     "lstm": holdfast.LSTM,
     "gru": holdfast.GRU,
     "rrnn": RRNN,

@@ -4,9 +4,15 @@ import pytest
 import torch
 
 import holdfast as hf
-from helpers.cells import CELLS, MixedCell, assert_same_scan, built, random_state
+from helpers.cells import CELLS, COMPILED, SAME_STEP, MixedCell, assert_same_scan, built, random_state
 
-every_cell = pytest.mark.parametrize("name", CELLS)
+every_cell = pytest.mark.parametrize("name", COMPILED)
+
+
+@pytest.mark.parametrize("name", SAME_STEP)
+def test_a_cell_that_no_target_compiles_has_the_step_of_one_that_they_do(name):
+    """The program is the same, forwards and backwards, so that what holds for one holds for the other."""
+    assert hf.fused_source(built(name, 3)) == hf.fused_source(built(SAME_STEP[name], 3))
 
 
 @every_cell
