@@ -97,6 +97,11 @@ def test_an_orthogonal_map_gives_its_own_paper(recurrent, key):
     assert "taylor2021vprnn" not in keys
 
 
+def test_a_moving_base_gives_its_own_paper():
+    keys = {"lezcano2019", "lezcano2019trivializations"}
+    assert _keys(cite(holdfast.ExpRNN(3, 4, rebase_every=10))) == keys
+
+
 def test_a_random_start_is_cited_and_a_zero_one_is_not():
     start = holdfast.RandomStart(0.1)
     assert _keys(cite(holdfast.GRU(3, 4, initial_state=start))) == {"cho2014", "wang2019spline"}

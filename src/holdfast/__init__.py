@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         VPRNNCell,
     )
     from holdfast.citations import cite
+    from holdfast.constraints.dynamic import DynamicExponential
     from holdfast.constraints.gates import ScalarGates
     from holdfast.constraints.orthogonal import (
         HouseholderProduct,
@@ -82,6 +83,7 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     # constraints
+    "DynamicExponential",
     "HouseholderProduct",
     "OrthogonalMap",
     "RotationProduct",

@@ -76,10 +76,11 @@ KINKED = {
     "sgornn-householder": partial(holdfast.SGORNNCell, recurrent="householder"),
     "vprnn": holdfast.VPRNNCell,
     "exprnn": holdfast.ExpRNNCell,
+    "dtriv": partial(holdfast.ExpRNNCell, rebase_every=1),
     "scornn": holdfast.ScoRNNCell,
 }
 CELLS = SMOOTH | KINKED
-SAME_STEP = {"scornn": "exprnn"}
+SAME_STEP = {"dtriv": "exprnn", "scornn": "exprnn"}
 """Cells with the step of another, operation by operation: only the map behind U differs, which runs before the scan.
 Every target compiles the other one alone (``COMPILED``); tests/engine/cpu/test_agreement.py compares the two steps.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.constraints.dynamic import DynamicExponential
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.orthogonal import (
     HouseholderProduct,
@@ -14,6 +15,7 @@ from holdfast.constraints.orthogonal import (
 )
 
 __all__ = [
+    "DynamicExponential",
     "HouseholderProduct",
     "OrthogonalMap",
     "RotationProduct",

@@ -198,6 +198,7 @@ class _ExpRNNSettings(LayerSettings, total=False):
     nonlinearity: str | Nonlinearity
     bias: bool
     init: Literal["cayley", "henaff", "identity"]
+    rebase_every: int | None
 
 
 class ExpRNN(NamedLayer):
