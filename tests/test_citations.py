@@ -25,6 +25,9 @@ PAPERS = {
     "VPRNN": {"taylor2021vprnn"},
     "ExpRNN": {"lezcano2019"},
     "ScoRNN": {"helfrich2018"},
+    "URNN": {"arjovsky2016"},
+    "EUNN": {"jing2017"},
+    "GORU": {"jing2019", "jing2017"},
     "LSTM": {"hochreiter1997"},
     "GRU": {"cho2014"},
 }

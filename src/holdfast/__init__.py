@@ -17,14 +17,17 @@ _WITH_EXTRAS = {  # no other name may import what these need
 if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up below
     from holdfast.cells import (
         Cell,
+        EUNNCell,
         ExpRNNCell,
         FastRNNCell,
+        GORUCell,
         GRUCell,
         LinearCell,
         LSTMCell,
         RNNCell,
         ScoRNNCell,
         SGORNNCell,
+        URNNCell,
         VPRNNCell,
     )
     from holdfast.citations import cite
@@ -38,14 +41,18 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         SkewExponential,
         orthogonal,
     )
+    from holdfast.constraints.unitary import FourierProduct, PlaneRotations
     from holdfast.diagnose import diagnose  # noqa: F401 - at run time it is the package, which can be called
     from holdfast.engine import fused_source, scan
     from holdfast.estimators import Forecaster, SequenceClassifier, SequenceRegressor
     from holdfast.layers import (
+        EUNN,
+        GORU,
         GRU,
         LSTM,
         RNN,
         SGORNN,
+        URNN,
         VPRNN,
         ExpRNN,
         FastRNN,
@@ -84,8 +91,10 @@ __version__ = "0.1.0"
 __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     # constraints
     "DynamicExponential",
+    "FourierProduct",
     "HouseholderProduct",
     "OrthogonalMap",
+    "PlaneRotations",
     "RotationProduct",
     "ScalarGates",
     "ScaledCayley",
@@ -93,21 +102,26 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "orthogonal",
     # cells
     "Cell",
+    "EUNNCell",
     "ExpRNNCell",
     "FastRNNCell",
+    "GORUCell",
     "GRUCell",
     "LSTMCell",
     "LinearCell",
     "RNNCell",
     "SGORNNCell",
     "ScoRNNCell",
+    "URNNCell",
     "VPRNNCell",
     # engine
     "fused_source",
     "scan",
     # layers
+    "EUNN",
     "ExpRNN",
     "FastRNN",
+    "GORU",
     "GRU",
     "LSTM",
     "LinearRNN",
@@ -118,6 +132,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "SGORNN",
     "ScoRNN",
     "Stream",
+    "URNN",
     "VPRNN",
     "from_torch",
     "to_torch",

@@ -78,6 +78,9 @@ KINKED = {
     "exprnn": holdfast.ExpRNNCell,
     "dtriv": partial(holdfast.ExpRNNCell, rebase_every=1),
     "scornn": holdfast.ScoRNNCell,
+    "urnn": holdfast.URNNCell,
+    "eunn": holdfast.EUNNCell,
+    "goru": holdfast.GORUCell,
 }
 CELLS = SMOOTH | KINKED
 SAME_STEP = {"dtriv": "exprnn", "scornn": "exprnn"}

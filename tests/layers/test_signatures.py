@@ -12,7 +12,10 @@ from holdfast.layers import named
 from holdfast.rrnn import gru, layer
 
 MODULES = {
-    named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "LSTM", "GRU"),
+    named: (
+        *("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "LSTM", "GRU"),
+        *("ExpRNN", "ScoRNN", "URNN", "EUNN", "GORU"),
+    ),
     layer: ("RRNN",),
 }
 LAYERS = [(module, name) for module, names in (MODULES | {gru: ("RRNNGRU",)}).items() for name in names]

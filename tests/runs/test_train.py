@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(settings, tmp_path):
         train_run(settings, tmp_path / "file" / "run", progress=False)
 
 
-@pytest.mark.parametrize("cell", [{}, {"name": "exprnn", "rebase_every": 2}], ids=["sgornn", "dtriv"])
+@pytest.mark.parametrize("cell", [{}, {"name": "exprnn", "options": {"rebase_every": 2}}], ids=["sgornn", "dtriv"])
 def test_a_terminated_run_goes_on_to_the_same_bits(cell, tmp_path):
     """One run left alone, one told to stop after its third update and resumed: equal weights, equal logs.
 

@@ -17,7 +17,7 @@ from website.links import ROOT
 __all__ = ["catalogue_pages"]
 
 METHODS = ("RRNN", "Path-SGD", "SGORNN", "stable recurrence", "max-affine splines")
-LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "LSTM", "GRU")
+LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "URNN", "EUNN", "GORU", "LSTM", "GRU")
 FAILS = {  # claims of studies that show where a cell falls short: (study, claim)
     "VPRNN": [("s3/addition", "VPRNN stays at the baseline at T = 5000")],
     "LSTM": [("s3/addition", "LSTM stays at the baseline at T = 5000")],

@@ -12,7 +12,22 @@ from holdfast.files import shipped_folder
 
 __all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
-CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "scornn", "sgornn", "vprnn")
+CELLS = (
+    "eunn",
+    "exprnn",
+    "fastrnn",
+    "goru",
+    "gru",
+    "linear",
+    "lstm",
+    "rnn",
+    "rrnn",
+    "rrnn-gru",
+    "scornn",
+    "sgornn",
+    "urnn",
+    "vprnn",
+)
 CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")

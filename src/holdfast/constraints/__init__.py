@@ -13,11 +13,14 @@ from holdfast.constraints.orthogonal import (
     orthogonal,
     orthogonal_map,
 )
+from holdfast.constraints.unitary import FourierProduct, PlaneRotations
 
 __all__ = [
     "DynamicExponential",
+    "FourierProduct",
     "HouseholderProduct",
     "OrthogonalMap",
+    "PlaneRotations",
     "RotationProduct",
     "ScalarGates",
     "ScaledCayley",
