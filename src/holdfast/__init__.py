@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
     from holdfast.engine import fused_source, scan
     from holdfast.estimators import Forecaster, SequenceClassifier, SequenceRegressor
     from holdfast.layers import (
+        CLSTM,
         EUNN,
         GORU,
         GRU,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         Reservoir,
         ScoRNN,
         Stream,
+        TreeLSTM,
         from_torch,
         to_torch,
     )
@@ -118,6 +120,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "fused_source",
     "scan",
     # layers
+    "CLSTM",
     "EUNN",
     "ExpRNN",
     "FastRNN",
@@ -132,6 +135,7 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "SGORNN",
     "ScoRNN",
     "Stream",
+    "TreeLSTM",
     "URNN",
     "VPRNN",
     "from_torch",

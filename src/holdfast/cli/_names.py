@@ -10,9 +10,10 @@ from pathlib import Path
 
 from holdfast.files import shipped_folder
 
-__all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
+__all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "TREES", "among", "runs", "studies"]
 
 CELLS = (
+    "c-lstm",
     "eunn",
     "exprnn",
     "fastrnn",
@@ -28,6 +29,7 @@ CELLS = (
     "urnn",
     "vprnn",
 )
+TREES = ("tree-lstm",)  # for holdfast train sst --set task.trees=true
 CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")

@@ -1,5 +1,6 @@
 """Cells over time, with the interface of ``torch.nn.RNN``."""
 
+from holdfast.layers.c_lstm import CLSTM
 from holdfast.layers.convert import from_torch, to_torch
 from holdfast.layers.initial_state import RandomStart
 from holdfast.layers.named import (
@@ -19,8 +20,10 @@ from holdfast.layers.named import (
 from holdfast.layers.recurrent import Recurrent
 from holdfast.layers.reservoir import Reservoir
 from holdfast.layers.stream import LayerStream, Stream
+from holdfast.layers.tree_lstm import TreeLSTM
 
 __all__ = [
+    "CLSTM",
     "EUNN",
     "GORU",
     "GRU",
@@ -38,6 +41,7 @@ __all__ = [
     "Reservoir",
     "ScoRNN",
     "Stream",
+    "TreeLSTM",
     "from_torch",
     "to_torch",
 ]
