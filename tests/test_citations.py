@@ -24,6 +24,10 @@ PAPERS = {
     "SGORNN": {"sgornn", "kusupati2018", "taylor2021vprnn"},
     "VPRNN": {"taylor2021vprnn"},
     "ExpRNN": {"lezcano2019"},
+    "ScoRNN": {"helfrich2018"},
+    "URNN": {"arjovsky2016"},
+    "EUNN": {"jing2017"},
+    "GORU": {"jing2019", "jing2017"},
     "LSTM": {"hochreiter1997"},
     "GRU": {"cho2014"},
     "IndRNN": {"li2018indrnn"},
@@ -101,6 +105,11 @@ def test_an_orthogonal_map_gives_its_own_paper(recurrent, key):
     keys = _keys(cite(holdfast.SGORNN(3, 4, recurrent=recurrent)))
     assert key in keys
     assert "taylor2021vprnn" not in keys
+
+
+def test_a_moving_base_gives_its_own_paper():
+    keys = {"lezcano2019", "lezcano2019trivializations"}
+    assert _keys(cite(holdfast.ExpRNN(3, 4, rebase_every=10))) == keys
 
 
 def test_a_random_start_is_cited_and_a_zero_one_is_not():

@@ -19,9 +19,11 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         AntisymmetricRNNCell,
         Cell,
         CoRNNCell,
+        EUNNCell,
         ExpRNNCell,
         FastGRNNCell,
         FastRNNCell,
+        GORUCell,
         GRUCell,
         IndRNNCell,
         LEMCell,
@@ -30,10 +32,13 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         MinGRUCell,
         MinLSTMCell,
         RNNCell,
+        ScoRNNCell,
         SGORNNCell,
+        URNNCell,
         VPRNNCell,
     )
     from holdfast.citations import cite
+    from holdfast.constraints.dynamic import DynamicExponential
     from holdfast.constraints.gates import ScalarGates
     from holdfast.constraints.orthogonal import (
         HouseholderProduct,
@@ -43,15 +48,20 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         SkewExponential,
         orthogonal,
     )
+    from holdfast.constraints.unitary import FourierProduct, PlaneRotations
     from holdfast.diagnose import diagnose  # noqa: F401 - at run time it is the package, which can be called
     from holdfast.engine import fused_source, scan
     from holdfast.estimators import Forecaster, SequenceClassifier, SequenceRegressor
     from holdfast.layers import (
+        CLSTM,
+        EUNN,
+        GORU,
         GRU,
         LEM,
         LSTM,
         RNN,
         SGORNN,
+        URNN,
         VPRNN,
         AntisymmetricRNN,
         CoRNN,
@@ -65,7 +75,9 @@ if TYPE_CHECKING:  # for editors and type checkers; the same names are looked up
         RandomStart,
         Recurrent,
         Reservoir,
+        ScoRNN,
         Stream,
+        TreeLSTM,
         from_torch,
         to_torch,
     )
@@ -94,8 +106,11 @@ __version__ = "0.1.0"
 
 __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     # constraints
+    "DynamicExponential",
+    "FourierProduct",
     "HouseholderProduct",
     "OrthogonalMap",
+    "PlaneRotations",
     "RotationProduct",
     "ScalarGates",
     "ScaledCayley",
@@ -105,9 +120,11 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "AntisymmetricRNNCell",
     "Cell",
     "CoRNNCell",
+    "EUNNCell",
     "ExpRNNCell",
     "FastGRNNCell",
     "FastRNNCell",
+    "GORUCell",
     "GRUCell",
     "IndRNNCell",
     "LEMCell",
@@ -117,6 +134,8 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "MinLSTMCell",
     "RNNCell",
     "SGORNNCell",
+    "ScoRNNCell",
+    "URNNCell",
     "VPRNNCell",
     # engine
     "fused_source",
@@ -124,9 +143,12 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     # layers
     "AntisymmetricRNN",
     "CoRNN",
+    "CLSTM",
+    "EUNN",
     "ExpRNN",
     "FastGRNN",
     "FastRNN",
+    "GORU",
     "GRU",
     "IndRNN",
     "LEM",
@@ -139,7 +161,10 @@ __all__ = [  # noqa: RUF022 - by layer, as the architecture has them
     "Recurrent",
     "Reservoir",
     "SGORNN",
+    "ScoRNN",
     "Stream",
+    "TreeLSTM",
+    "URNN",
     "VPRNN",
     "from_torch",
     "to_torch",

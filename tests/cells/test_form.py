@@ -20,6 +20,7 @@ CELLS = {
     "fastrnn": lambda: holdfast.FastRNNCell(3, 4, gates=ScalarGates(clip="alpha")),
     "vprnn": lambda: holdfast.VPRNNCell(3, 4),
     "exprnn": lambda: holdfast.ExpRNNCell(3, 4),
+    "scornn": lambda: holdfast.ScoRNNCell(3, 4),
     "exprnn with relu": lambda: holdfast.ExpRNNCell(3, 4, nonlinearity="relu"),
     **{
         f"sgornn with {name}": lambda name=name: holdfast.SGORNNCell(3, 4, recurrent=name)

@@ -145,8 +145,10 @@ def test_a_shell_completes_verbs_and_names(command, monkeypatch):
 def test_what_can_be_completed_is_what_there_is():
     from holdfast.tasks import TASKS
     from holdfast.train import LAYERS, OPTIMISERS
+    from holdfast.train.model import TREE_LSTM
 
     assert sorted(_names.CELLS) == sorted(LAYERS)
+    assert _names.TREES == (TREE_LSTM,)
     assert sorted(_names.OPTIMISERS) == sorted(OPTIMISERS)
     assert sorted(_names.TASKS) == sorted(TASKS)
 

@@ -87,8 +87,18 @@ KINKED = {
     "exprnn": holdfast.ExpRNNCell,
     "indrnn": holdfast.IndRNNCell,
     "mingru-positive": partial(holdfast.MinGRUCell, nonlinearity="positive", bias=False),
+    "dtriv": partial(holdfast.ExpRNNCell, rebase_every=1),
+    "scornn": holdfast.ScoRNNCell,
+    "urnn": holdfast.URNNCell,
+    "eunn": holdfast.EUNNCell,
+    "goru": holdfast.GORUCell,
 }
 CELLS = SMOOTH | KINKED
+SAME_STEP = {"dtriv": "exprnn", "scornn": "exprnn"}
+"""Cells with the step of another, operation by operation: only the map behind U differs, which runs before the scan.
+Every target compiles the other one alone (``COMPILED``); tests/engine/cpu/test_agreement.py compares the two steps.
+"""
+COMPILED = [name for name in CELLS if name not in SAME_STEP]
 
 
 def built(name, input_size, hidden_size=9):

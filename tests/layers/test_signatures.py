@@ -12,8 +12,11 @@ from holdfast.layers import named, named_zoo
 from holdfast.rrnn import gru, layer
 
 MODULES = {
-    named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"),
     named_zoo: ("IndRNN", "CoRNN", "LEM", "AntisymmetricRNN", "FastGRNN", "MinGRU", "MinLSTM"),
+    named: (
+        *("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "LSTM", "GRU"),
+        *("ExpRNN", "ScoRNN", "URNN", "EUNN", "GORU"),
+    ),
     layer: ("RRNN",),
 }
 LAYERS = [(module, name) for module, names in (MODULES | {gru: ("RRNNGRU",)}).items() for name in names]

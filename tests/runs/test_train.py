@@ -109,8 +109,13 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(settings, tmp_path):
         train_run(settings, tmp_path / "file" / "run", progress=False)
 
 
-def test_a_terminated_run_goes_on_to_the_same_bits(settings, tmp_path):
-    """One run left alone, one told to stop after its third update and resumed: equal weights, equal logs."""
+@pytest.mark.parametrize("cell", [{}, {"name": "exprnn", "options": {"rebase_every": 2}}], ids=["sgornn", "dtriv"])
+def test_a_terminated_run_goes_on_to_the_same_bits(cell, tmp_path):
+    """One run left alone, one told to stop after its third update and resumed: equal weights, equal logs.
+
+    The base point of dtriv moves after updates 2 and 4: before the stop and after it.
+    """
+    settings = run_settings({**TABLE, "cell": TABLE["cell"] | cell})
     with pytest.raises(Interrupted, match=r"SIGTERM after update 3 of 4 and saved: holdfast resume "):
         train_run(
             settings, tmp_path / "stopped", progress=False, look=lambda *_: signal.raise_signal(signal.SIGTERM), at={3}
@@ -122,6 +127,7 @@ def test_a_terminated_run_goes_on_to_the_same_bits(settings, tmp_path):
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     stopped, alone = (load(tmp_path / folder / "last.safetensors")["model"] for folder in ("stopped", "alone"))
     assert all(torch.equal(stopped[name], alone[name]) for name in alone)
+    assert not cell or (alone["rnn.l0.recurrent.updates"].item(), alone["rnn.l0.recurrent.skew"].any()) == (4, False)
 
 
 def test_the_environment_names_no_machine_and_no_person():

@@ -33,6 +33,7 @@ LAYERS = {
     "sgornn": lambda n: holdfast.SGORNN(2, 4, n, gates=ScalarGates(-1.0, 0.5, clip="2alpha")),
     "vprnn": lambda n: holdfast.VPRNN(2, 4, n),
     "exprnn": lambda n: holdfast.ExpRNN(2, 4, n, nonlinearity="tanh"),
+    "scornn": lambda n: holdfast.ScoRNN(2, 4, n, nonlinearity="tanh"),
     "lstm": lambda n: holdfast.LSTM(2, 4, n),
     "gru": lambda n: holdfast.GRU(2, 4, n),
     "gru-before": lambda n: holdfast.GRU(2, 4, n, reset="before"),

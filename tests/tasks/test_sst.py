@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import DataError, SettingError
-from holdfast.tasks.sst import SentimentTrees, parse_tree
+from holdfast.tasks.sst import SentimentTrees, parse_tree, post_order
 
 TRAIN = """(3 (2 It) (4 (2 's) (4 good)))
 (1 (1 Bad) (2 .))
@@ -215,3 +215,58 @@ def test_the_real_trees_have_their_known_counts():
     assert [int(five.data[split].lengths.sum()) for split in five.spec.splits] == [163_563, 21_274, 42_405]
     two = SentimentTrees(2, phrases=True).load()
     assert [len(two.data[split]) for split in two.spec.splits] == [98_794, 872, 1_821]
+
+
+BINARY = st.recursive(
+    st.tuples(st.integers(0, 4), st.sampled_from(["good", "bad", "film", "-LRB-"])),
+    lambda inner: st.tuples(st.integers(0, 4), st.tuples(inner, inner)),
+    max_leaves=12,
+)
+
+
+def joined(node):
+    """The tree in post-order, by recursion."""
+    _, inside = node
+    return (inside,) if isinstance(inside, str) else (*joined(inside[0]), *joined(inside[1]), "<node>")
+
+
+@settings(max_examples=30, deadline=None)
+@given(BINARY)
+def test_post_order_is_the_tree(node):
+    tree = parse_tree(written(node))
+    assert post_order(tree) == joined(node)
+    assert len(post_order(tree)) == 2 * len(tree.words) - 1
+
+
+@pytest.mark.parametrize("line", ["(3 (2 good))", "(3 (2 a) (2 b) (2 c))", "(3 (2 a) (2 (2 b)))", "(3 <node>)"])
+def test_what_is_no_binary_tree_is_a_clear_error(line):
+    with pytest.raises(DataError, match=r"mine.txt, line 7: expected"):
+        post_order(parse_tree(line), "mine.txt, line 7")
+
+
+def test_trees_come_in_post_order_and_every_subtree_is_an_example(folder):
+    """Words keep their indices, <node> is the last token, and lengths are 2n - 1."""
+    task = SentimentTrees(classes=5, phrases=True, trees=True, folder=folder).load()
+    words = SentimentTrees(classes=5, phrases=True, folder=folder).load().vocabulary.tokens
+    assert task.vocabulary.tokens == (*words, "<node>")
+    assert task.spec.node == len(words)
+    train = next(task.evaluation("train", 100))
+    rows = zip(train.inputs.T.tolist(), train.lengths.tolist(), strict=True)
+    examples = [" ".join(task.vocabulary.decode(row[:length])) for row, length in rows]
+    assert examples[:5] == ["It", "'s", "good", "'s good <node>", "It 's good <node> <node>"]
+    assert len(examples) == 5 + 3 + 7
+    batch = next(task.evaluation("test", 3))
+    assert batch.lengths.tolist() == [5, 3, 1]
+
+
+def test_trees_are_whole(folder):
+    for changes in ({"max_length": 3}, {"padding": "front"}):
+        with pytest.raises(SettingError, match="whole trees"):
+            SentimentTrees(trees=True, folder=folder, **changes).load()
+
+
+@pytest.mark.skipif("HOLDFAST_DATA" not in os.environ, reason="needs the data")
+def test_every_tree_of_the_treebank_is_binary():
+    """6,920 training trees of 2 classes and their 98,794 labelled phrases, as with words."""
+    task = SentimentTrees(classes=2, phrases=True, trees=True).load()
+    assert task.epoch(1) == 98_794

@@ -18,7 +18,7 @@ __all__ = ["catalogue_pages"]
 
 METHODS = ("RRNN", "Path-SGD", "SGORNN", "stable recurrence", "max-affine splines")
 LAYERS = (
-    *("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"),
+    *("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "URNN", "EUNN", "GORU", "LSTM", "GRU"),
     *("IndRNN", "CoRNN", "LEM", "AntisymmetricRNN", "FastGRNN", "MinGRU", "MinLSTM"),
 )
 FAILS = {  # claims of studies that show where a cell falls short: (study, claim)

@@ -5,10 +5,12 @@ from holdfast.cells.antisymmetric import AntisymmetricRNNCell
 from holdfast.cells.cornn import CoRNNCell
 from holdfast.cells.diagonal import DiagonalCell
 from holdfast.cells.elman import RNNCell
+from holdfast.cells.eunn import EUNNCell
 from holdfast.cells.exprnn import ExpRNNCell
 from holdfast.cells.fastgrnn import FastGRNNCell
 from holdfast.cells.fastrnn import FastRNNCell
 from holdfast.cells.form import StepForm, step_form
+from holdfast.cells.goru import GORUCell
 from holdfast.cells.gru import GRUCell
 from holdfast.cells.indrnn import IndRNNCell
 from holdfast.cells.lem import LEMCell
@@ -16,7 +18,9 @@ from holdfast.cells.linear import LinearCell
 from holdfast.cells.lstm import LSTMCell
 from holdfast.cells.mingru import MinGRUCell
 from holdfast.cells.minlstm import MinLSTMCell
+from holdfast.cells.scornn import ScoRNNCell
 from holdfast.cells.sgornn import SGORNNCell
+from holdfast.cells.urnn import URNNCell
 from holdfast.cells.vprnn import VPRNNCell
 
 __all__ = [
@@ -25,9 +29,11 @@ __all__ = [
     "CheckedLoad",
     "CoRNNCell",
     "DiagonalCell",
+    "EUNNCell",
     "ExpRNNCell",
     "FastGRNNCell",
     "FastRNNCell",
+    "GORUCell",
     "GRUCell",
     "IndRNNCell",
     "LEMCell",
@@ -37,7 +43,9 @@ __all__ = [
     "MinLSTMCell",
     "RNNCell",
     "SGORNNCell",
+    "ScoRNNCell",
     "StepForm",
+    "URNNCell",
     "VPRNNCell",
     "step_form",
 ]

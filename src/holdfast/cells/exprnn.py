@@ -3,7 +3,10 @@
     z_t = W x_t + exp(A) h_{t-1}                   (1)
     h_t = modrelu(z_t; b) = sign(z_t) max(|z_t| + b, 0)   (2), or φ(z_t + b) for a φ given by name
 
-Source: Lezcano-Casado & Martínez-Rubio (2019), §3 and §4; modrelu: Arjovsky et al. (2016). Symbols: docs/notation.md.
+With ``rebase_every`` it is dtriv: B exp(A) instead of exp(A), with a base point B that follows the optimiser.
+
+Source: Lezcano-Casado & Martínez-Rubio (2019), §3 and §4; dtriv: Lezcano-Casado (2019), §5; modrelu: Arjovsky et al.
+(2016). Symbols: docs/notation.md.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 
 from holdfast.cells._base import Cell
 from holdfast.cells.nonlinearity import Slopes, identity, nonlinearity_named, register_slopes
+from holdfast.constraints.dynamic import DynamicExponential
 from holdfast.constraints.orthogonal import SkewExponential
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
@@ -38,6 +42,7 @@ class ExpRNNCell(Cell):
         nonlinearity: "modrelu" as printed, or φ by name or any elementwise callable.
         bias: whether to add b; modrelu needs it.
         init: the start of A, "cayley", "henaff" or "identity".
+        rebase_every: K of dtriv: B ← B exp(A) and A ← 0 after every K steps of the optimiser; None for B = I.
 
     Example:
         >>> cell = ExpRNNCell(3, 4)
@@ -57,13 +62,17 @@ class ExpRNNCell(Cell):
         nonlinearity: str | Nonlinearity = "modrelu",
         bias: bool = True,
         init: Literal["cayley", "henaff", "identity"] = "cayley",
+        rebase_every: int | None = None,
     ):
         super().__init__(input_size, hidden_size)
         self.modrelu = nonlinearity == "modrelu" and bias
         self.phi = identity if nonlinearity == "modrelu" else nonlinearity_named("ExpRNNCell", nonlinearity)
         self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
         self.bias = nn.Parameter(torch.empty(hidden_size)) if bias else None
-        self.recurrent = SkewExponential(hidden_size, init=init)
+        if rebase_every is None:
+            self.recurrent = SkewExponential(hidden_size, init=init)
+        else:
+            self.recurrent = DynamicExponential(hidden_size, every=rebase_every, init=init)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -8,6 +8,7 @@
     Linear     free          identity   1, 0
     VPRNN      orthogonal    any        1, 0
     ExpRNN     orthogonal    any        1, 0      with modrelu: h_t = modrelu(W x_t + U h_{t-1}; b)
+    ScoRNN     orthogonal    any        1, 0      as ExpRNN
     FastRNN    free          any        gates
     SGORNN     orthogonal    any        gates
 
@@ -30,6 +31,7 @@ from holdfast.cells.exprnn import ExpRNNCell, modrelu
 from holdfast.cells.fastrnn import FastRNNCell
 from holdfast.cells.linear import LinearCell
 from holdfast.cells.nonlinearity import identity, slopes
+from holdfast.cells.scornn import ScoRNNCell
 from holdfast.cells.sgornn import SGORNNCell
 from holdfast.cells.vprnn import VPRNNCell
 from holdfast.constraints.gates import ScalarGates
@@ -130,7 +132,7 @@ def _(cell: VPRNNCell) -> StepForm:
 
 
 @step_form.register
-def _(cell: ExpRNNCell) -> StepForm:
+def _(cell: ExpRNNCell | ScoRNNCell) -> StepForm:
     return StepForm(cell.weight_ih, cell.recurrent, cell.bias, modrelu if cell.modrelu else cell.phi)
 
 

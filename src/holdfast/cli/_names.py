@@ -10,14 +10,17 @@ from pathlib import Path
 
 from holdfast.files import shipped_folder
 
-__all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
+__all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "TREES", "among", "runs", "studies"]
 
 CELLS = (
     "antisymmetric",
+    "c-lstm",
     "cornn",
+    "eunn",
     "exprnn",
     "fastgrnn",
     "fastrnn",
+    "goru",
     "gru",
     "indrnn",
     "lem",
@@ -28,9 +31,12 @@ CELLS = (
     "rnn",
     "rrnn",
     "rrnn-gru",
+    "scornn",
     "sgornn",
+    "urnn",
     "vprnn",
 )
+TREES = ("tree-lstm",)  # for holdfast train sst --set task.trees=true
 CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")
@@ -56,7 +62,7 @@ def among(names: tuple[str, ...]) -> Callable[[str], list[str]]:
 
     Example:
         >>> among(CELLS)("s")
-        ['sgornn']
+        ['scornn', 'sgornn']
     """
 
     def complete(incomplete: str) -> list[str]:

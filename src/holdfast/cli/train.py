@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from holdfast.cli._names import CELLS, CHOSEN, OPTIMISERS, SCHEDULES, TASKS, among
+from holdfast.cli._names import CELLS, CHOSEN, OPTIMISERS, SCHEDULES, TASKS, TREES, among
 from holdfast.cli._options import Json, Quiet
 from holdfast.cli._show import interval_text, number, show, show_json, show_table
 from holdfast.cli._verb import ExitCode, in_flags, is_main_process, say
@@ -80,8 +80,9 @@ def train(
     cell: Annotated[
         list[str] | None,
         _what(
-            help=f"One of: {', '.join(CELLS)}. Repeat to compare cells. With --data also {' or '.join(CHOSEN)}.",
-            autocompletion=among((*CHOSEN, *CELLS)),
+            help=f"One of: {', '.join(CELLS)}. Repeat to compare cells. With --data also {' or '.join(CHOSEN)}; for "
+            f"trees {TREES[0]}.",
+            autocompletion=among((*CHOSEN, *CELLS, *TREES)),
             show_default="sgornn; auto with --data and no options of a training",
         ),
     ] = None,

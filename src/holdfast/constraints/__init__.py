@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.constraints.dynamic import DynamicExponential
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.orthogonal import (
     HouseholderProduct,
@@ -12,10 +13,14 @@ from holdfast.constraints.orthogonal import (
     orthogonal,
     orthogonal_map,
 )
+from holdfast.constraints.unitary import FourierProduct, PlaneRotations
 
 __all__ = [
+    "DynamicExponential",
+    "FourierProduct",
     "HouseholderProduct",
     "OrthogonalMap",
+    "PlaneRotations",
     "RotationProduct",
     "ScalarGates",
     "ScaledCayley",

@@ -161,7 +161,7 @@ class RotationProduct(OrthogonalMap):
         return f"size={self.size}, sublayers={self.sublayers}"
 
 
-class _Dense(OrthogonalMap):
+class DenseMap(OrthogonalMap):
     """A map whose U is built as a whole: once per sequence, then one product per step."""
 
     def weights(self) -> Weights:
@@ -172,7 +172,7 @@ class _Dense(OrthogonalMap):
         return h @ weight_hh.mT
 
 
-class _Skew(_Dense):
+class SkewMap(DenseMap):
     """A map from a skew matrix A, stored as its size(size-1)/2 entries below the diagonal."""
 
     def __init__(self, size: int, init: Start):
@@ -200,7 +200,7 @@ class _Skew(_Dense):
         return f"size={self.size}, init={self.init!r}"
 
 
-class SkewExponential(_Skew):
+class SkewExponential(SkewMap):
     """The exponential of a skew matrix (2), stored as its size(size-1)/2 entries below the diagonal.
 
     Law: U is a rotation for all parameters, and every rotation is reached.
@@ -228,7 +228,7 @@ class SkewExponential(_Skew):
         return _det_sign(Q) > 0
 
 
-class ScaledCayley(_Skew):
+class ScaledCayley(SkewMap):
     """The Cayley transform of a skew matrix (3), with its columns multiplied by fixed signs. scoRNN's map.
 
     Law: U is orthogonal for all parameters with det U = (-1)^negative_signs, and every such U is reached for which UD
@@ -269,7 +269,7 @@ class ScaledCayley(_Skew):
         return f"size={self.size}, negative_signs={int((self.signs < 0).sum())}, init={self.init!r}"
 
 
-class HouseholderProduct(_Dense):
+class HouseholderProduct(DenseMap):
     """A product of reflections (4), one per row of ``reflectors``; the last row is applied first.
 
     Law: U is orthogonal for all parameters, and every orthogonal U with rank(I - U) ≤ reflections is reached: all of

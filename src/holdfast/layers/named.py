@@ -20,13 +20,17 @@ from torch import nn
 
 from holdfast.cells import (
     Cell,
+    EUNNCell,
     ExpRNNCell,
     FastRNNCell,
+    GORUCell,
     GRUCell,
     LinearCell,
     LSTMCell,
     RNNCell,
+    ScoRNNCell,
     SGORNNCell,
+    URNNCell,
     VPRNNCell,
 )
 from holdfast.constraints.gates import ScalarGates
@@ -36,16 +40,20 @@ from holdfast.layers.recurrent import Recurrent
 from holdfast.types import Nonlinearity
 
 __all__ = [
+    "EUNN",
+    "GORU",
     "GRU",
     "LSTM",
     "RNN",
     "SGORNN",
+    "URNN",
     "VPRNN",
     "ExpRNN",
     "FastRNN",
     "LayerSettings",
     "LinearRNN",
     "NamedLayer",
+    "ScoRNN",
 ]
 
 
@@ -196,6 +204,7 @@ class _ExpRNNSettings(LayerSettings, total=False):
     nonlinearity: str | Nonlinearity
     bias: bool
     init: Literal["cayley", "henaff", "identity"]
+    rebase_every: int | None
 
 
 class ExpRNN(NamedLayer):
@@ -210,6 +219,87 @@ class ExpRNN(NamedLayer):
     cell_type = ExpRNNCell
 
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_ExpRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+
+
+class _ScoRNNSettings(LayerSettings, total=False):
+    nonlinearity: str | Nonlinearity
+    bias: bool
+    negative_signs: int | None
+
+
+class ScoRNN(NamedLayer):
+    """Layers of a scoRNN. Arguments: those of ``Recurrent``, then those of ``ScoRNNCell``.
+
+    Example:
+        >>> output, h_n = ScoRNN(3, 4)(torch.zeros(7, 2, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = ScoRNNCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_ScoRNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+
+
+class _URNNSettings(LayerSettings, total=False):
+    """None of its own."""
+
+
+class URNN(NamedLayer):
+    """Layers of a uRNN. Arguments: those of ``Recurrent``, then those of ``URNNCell``.
+
+    Example:
+        >>> output, h_n = URNN(3, 4)(torch.zeros(7, 2, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = URNNCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_URNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+
+
+class _EUNNSettings(LayerSettings, total=False):
+    order: Literal["tunable", "fft"]
+    capacity: int | None
+
+
+class EUNN(NamedLayer):
+    """Layers of an EUNN. Arguments: those of ``Recurrent``, then those of ``EUNNCell``.
+
+    Example:
+        >>> output, h_n = EUNN(3, 4)(torch.zeros(7, 2, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = EUNNCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_EUNNSettings]):
+        super().__init__(input_size, hidden_size, num_layers, **settings)
+
+
+class _GORUSettings(LayerSettings, total=False):
+    order: Literal["tunable", "fft"]
+    capacity: int | None
+    recurrent: str | OrthogonalMap | None
+
+
+class GORU(NamedLayer):
+    """Layers of a GORU. Arguments: those of ``Recurrent``, then those of ``GORUCell``.
+
+    Example:
+        >>> output, h_n = GORU(3, 4)(torch.zeros(7, 2, 3))
+        >>> output.shape, h_n.shape
+        (torch.Size([7, 2, 4]), torch.Size([1, 2, 4]))
+    """
+
+    cell_type = GORUCell
+
+    def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, **settings: Unpack[_GORUSettings]):
         super().__init__(input_size, hidden_size, num_layers, **settings)
 
 

@@ -3,7 +3,8 @@
     ‖f(x, h) - f(x, k)‖ ≤ λ ‖h - k‖   for all x and all states h, k                       (1) S4 (2)
 
     RNN              λ = L ‖U‖₂             linear: L = 1                                   (2) S4 §6.1, §6.2
-    VPRNN, ExpRNN    λ = L                  U keeps lengths
+    VPRNN, ExpRNN    λ = L                  U keeps lengths; scoRNN too
+    uRNN, EUNN       λ = 1 if b ≤ 0, else ∞ W keeps lengths, and (2) of cells/urnn.py is a projection's remainder
     FastRNN          λ = α L ‖U‖₂ + β                                                       (3)
     SGORNN           λ = α L + β            at most 1 - α with the clip β ≤ 1 - 2α, L ≤ 1   (4)
     LSTM, GRU        in the largest-entry norm, over states reached from zero by bounded inputs: gated.py
@@ -23,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.cells import Cell, GRUCell, LSTMCell, StepForm, step_form
+from holdfast.cells import Cell, EUNNCell, GRUCell, LSTMCell, StepForm, URNNCell, step_form
 from holdfast.cells.form import cells_with_form
 from holdfast.errors import DTypeError, NoBoundError, SettingError, one_of
 from holdfast.stability.gated import Box, gru_step, lstm_step
@@ -97,6 +98,15 @@ def _(cell: LSTMCell, input_bound: float | None = None, *, input_norm: str = "l2
 @contraction_rate.register
 def _(cell: GRUCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
     return gru_step(cell, input_box(cell, input_bound, input_norm)).s.max().item()
+
+
+@contraction_rate.register(EUNNCell)
+@contraction_rate.register(URNNCell)
+def _(cell: EUNNCell | URNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
+    """W keeps lengths. For b ≤ 0, modrelu(z) = z - P(z) with P the projection onto the disc of radius -b, which is
+    convex: so it does not expand. For b > 0 it jumps at zero.
+    """
+    return math.inf if (cell.bias > 0).any() else 1.0
 
 
 def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:

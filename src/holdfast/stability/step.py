@@ -36,6 +36,7 @@ from torch import Tensor
 from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, StepForm, step_form
 from holdfast.cells.exprnn import modrelu
 from holdfast.cells.nonlinearity import name_of, slopes
+from holdfast.constraints.dynamic import DynamicExponential
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.orthogonal import RotationProduct, ScaledCayley, SkewExponential
 from holdfast.errors import NoBoundError, SettingError
@@ -252,7 +253,7 @@ def _turn_and_bend(form: StepForm) -> tuple[float, float]:
             return 1.0, 0.0
         case RotationProduct(sublayers=k):
             return math.sqrt(k), float(k)
-        case SkewExponential():
+        case SkewExponential() | DynamicExponential():
             return 1.0, 1.0
         case ScaledCayley():
             return 2.0, 4.0

@@ -77,6 +77,7 @@ class Spec:
         splits: those that exist.
         classes: names of the classes, where they have some.
         baseline: the metric of the best constant answer, where it is known exactly.
+        node: the token that joins the two phrases before it, if inputs are binary trees in post-order; else None.
         class_weights: factors on the training loss of each class, of mean 1 over the training split; none if empty.
 
     Example:
@@ -95,6 +96,7 @@ class Spec:
     classes: tuple[str, ...] = ()
     baseline: float | None = None
     class_weights: tuple[float, ...] = ()
+    node: int | None = None
 
 
 class Task(abc.ABC):

@@ -4,6 +4,8 @@
 
     5 classes: the labels. 3 classes: {0, 1}, {2}, {3, 4}. 2 classes: {0, 1}, {3, 4}; 2 is left out.      (2)
 
+    It 's good <node> <node>              (3) the tree in post-order: <node> joins the two phrases before it
+
 Sentences for training, validation and test: 8,544, 1,101 and 2,210; with 2 classes 6,920, 872 and 1,821.
 
 Sources: Socher et al. (2013). S5, appendix B: 2 classes, and every labelled phrase of the training sentences as an
@@ -28,9 +30,9 @@ from holdfast.tasks._base import Arrays, Sequences, Spec, Task
 from holdfast.tasks._text import contents, decoded
 from holdfast.tasks.fetch import Source
 from holdfast.tasks.glove import read_glove
-from holdfast.tasks.vocabulary import PADDING, Vocabulary
+from holdfast.tasks.vocabulary import NODE, PADDING, Vocabulary
 
-__all__ = ["SentimentTrees", "Tree", "parse_tree"]
+__all__ = ["SentimentTrees", "Tree", "parse_tree", "post_order"]
 
 
 def _source(split: str, sha256: str, size: int) -> Source:
@@ -128,6 +130,40 @@ def parse_tree(line: str, where: str = "the tree") -> Tree:
     return Tree(tuple(words), tuple(nodes))
 
 
+def post_order(tree: Tree, where: str = "the tree") -> tuple[str, ...]:
+    """The symbols (3) of a binary tree: words, and ``<node>`` for each phrase of two phrases.
+
+    Args:
+        tree: the tree.
+        where: what an error calls it.
+
+    Raises:
+        DataError: a node has one child or more than two.
+
+    Example:
+        >>> post_order(parse_tree("(3 (2 It) (4 (2 's) (4 good)))"))
+        ('It', "'s", 'good', '<node>', '<node>')
+    """
+    if NODE in tree.words:
+        raise DataError(f"{where}: expected words other than {NODE!r}, which stands for a node with trees = true.")
+    spans: list[tuple[int, int]] = []  # of the phrases that wait for a parent
+    symbols = []
+    for _, begin, end in tree.nodes:
+        inside = len(spans)
+        while inside and spans[inside - 1][0] >= begin:
+            inside -= 1
+        children = len(spans) - inside
+        if children not in (0, 2):
+            raise DataError(
+                f"{where}: expected two children in every node with trees = true, got {children} in the phrase "
+                f"{' '.join(tree.words[begin:end])!r}."
+            )
+        del spans[inside:]
+        spans.append((begin, end))
+        symbols.append(NODE if children else tree.words[begin])
+    return tuple(symbols)
+
+
 @dataclasses.dataclass(frozen=True)
 class SentimentTrees:
     r"""The class of a sentence (2), scored by accuracy.
@@ -138,6 +174,8 @@ class SentimentTrees:
         classes: 2, 3 or 5 (2).
         phrases: train on every labelled node of the training trees, one word or many, besides whole sentences (S5):
             98,794 examples with 2 classes, 318,582 with 3 or 5. Validation and test are always whole sentences.
+        trees: give the trees (3) instead of their words, for a Tree-LSTM. They must be binary, as SST's are. With
+            ``phrases`` every subtree is an example.
         lower: convert to lower case, as in GloVe's 6B files.
         max_length: use only the first words of an example, this many.
         padding: "end", with lengths, so that nothing is read after the last word; or "front" (S1): a token ``<pad>``
@@ -160,6 +198,7 @@ class SentimentTrees:
 
     classes: Literal[2, 3, 5] = 2
     phrases: bool = False
+    trees: bool = False
     lower: bool = False
     max_length: int | None = None
     padding: Literal["end", "front"] = "end"
@@ -180,9 +219,14 @@ class SentimentTrees:
             raise SettingError(f'SentimentTrees expects padding to be "end" or "front", got {self.padding!r}.')
         if self.max_length is not None and self.max_length < 1:
             raise SettingError(f"SentimentTrees expects a max_length of at least 1, got {self.max_length}.")
+        if self.trees and (self.padding == "front" or self.max_length is not None):
+            raise SettingError(
+                'SentimentTrees expects whole trees with trees = true; leave out max_length and padding = "front".'
+            )
         examples = {split: self._examples(split) for split in _SOURCES}
         counts = collections.Counter(word for text, _ in examples["train"] for word in text)
-        vocabulary = Vocabulary.of(counts, size=self.size, extra=(PADDING,) if self.padding == "front" else ())
+        extra = (PADDING,) if self.padding == "front" else (NODE,) if self.trees else ()
+        vocabulary = Vocabulary.of(counts, size=self.size, extra=extra)
         longest = max(len(text) for split in examples.values() for text, _ in split)
         splits = {split: self._sequences(some, vocabulary, longest) for split, some in examples.items()}
         names, answers = _CLASSES[self.classes][1], splits["test"].targets
@@ -194,6 +238,7 @@ class SentimentTrees:
             tokens=True,
             classes=names,
             baseline=answers.bincount().max().item() / len(answers),
+            node=vocabulary.index(NODE) if self.trees else None,
         )
         task = Arrays(spec, splits)
         task.vocabulary = vocabulary
@@ -212,10 +257,14 @@ class SentimentTrees:
             if not line.strip():
                 continue
             tree = parse_tree(line, f"{name}, line {number}")
+            symbols = post_order(tree, f"{name}, line {number}") if self.trees else ()
             nodes = tree.nodes if self.phrases and split == "train" else tree.nodes[-1:]
-            for label, begin, end in nodes:
+            for place, (label, begin, end) in enumerate(nodes, len(tree.nodes) - len(nodes) + 1):
                 if label in classes:
-                    examples.append((tree.words[begin:end][: self.max_length], classes[label]))
+                    text = tree.words[begin:end][: self.max_length]
+                    if self.trees:  # a subtree of n words is the 2n - 1 symbols up to its own
+                        text = symbols[place - 2 * (end - begin) + 1 : place]
+                    examples.append((text, classes[label]))
         if not examples:
             raise DataError(f"{name} has no tree of one of the {self.classes} classes.")
         wanted = {"validation": self.validation, "test": self.test}.get(split)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from holdfast.errors import DataError, SettingError
 
-__all__ = ["END", "PADDING", "UNKNOWN", "Vocabulary"]
+__all__ = ["END", "NODE", "PADDING", "UNKNOWN", "Vocabulary"]
 
-UNKNOWN, END, PADDING = "<unk>", "<eos>", "<pad>"
+UNKNOWN, END, PADDING, NODE = "<unk>", "<eos>", "<pad>", "<node>"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ from holdfast.train.model import LAYERS, SequenceModel, build
 from holdfast.train.optimisers import OPTIMISERS
 from holdfast.train.settings import LRSchedule, ModelSettings, Training
 from holdfast.train.stream import ModelStream
+from holdfast.train.tree_model import TreeModel
 from holdfast.train.whole import PooledModel, ReservoirModel
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ReservoirModel",
     "SequenceModel",
     "Training",
+    "TreeModel",
     "build",
     "evaluate",
     "fit",

@@ -21,17 +21,28 @@ from torch import Tensor, nn
 import holdfast
 from holdfast.cells import CheckedLoad
 from holdfast.errors import SettingError, ShapeError
-from holdfast.layers import Reservoir
+from holdfast.layers import Reservoir, TreeLSTM
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
 from holdfast.train.settings import ModelSettings
 from holdfast.train.stream import ModelStream
+from holdfast.train.tree_model import TreeModel
 from holdfast.train.whole import PooledModel, ReservoirModel
 from holdfast.train.wide_readout import WIDE, Unread
 from holdfast.types import State
 
-__all__ = ["AUTOMATIC", "LAYERS", "RESERVOIR", "SequenceModel", "Start", "build", "made_options", "option_types"]
+__all__ = [
+    "AUTOMATIC",
+    "LAYERS",
+    "RESERVOIR",
+    "TREE_LSTM",
+    "SequenceModel",
+    "Start",
+    "build",
+    "made_options",
+    "option_types",
+]
 
 LAYERS: dict[str, type[nn.Module]] = {
     "rnn": holdfast.RNN,
@@ -40,7 +51,12 @@ LAYERS: dict[str, type[nn.Module]] = {
     "sgornn": holdfast.SGORNN,
     "vprnn": holdfast.VPRNN,
     "exprnn": holdfast.ExpRNN,
+    "scornn": holdfast.ScoRNN,
+    "urnn": holdfast.URNN,
+    "eunn": holdfast.EUNN,
+    "goru": holdfast.GORU,
     "lstm": holdfast.LSTM,
+    "c-lstm": holdfast.CLSTM,
     "gru": holdfast.GRU,
     "indrnn": holdfast.IndRNN,
     "cornn": holdfast.CoRNN,
@@ -54,8 +70,8 @@ LAYERS: dict[str, type[nn.Module]] = {
 }
 """Layers by the name that settings call them. A new one is one more entry."""
 
-AUTOMATIC, RESERVOIR = "auto", "reservoir"
-"""Names that settings have besides: the choice between models, and one that is fitted in closed form."""
+AUTOMATIC, RESERVOIR, TREE_LSTM = "auto", "reservoir", "tree-lstm"
+"""Names that settings have besides: the choice between models, one that is fitted in closed form, one for trees."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,7 +273,7 @@ class SequenceModel(CheckedLoad):
 
 def build(
     network: ModelSettings, spec: Spec, vectors: Tensor | None = None
-) -> SequenceModel | PooledModel | ReservoirModel:
+) -> SequenceModel | PooledModel | ReservoirModel | TreeModel:
     """The model of these settings for a task, with weights drawn from PyTorch's global generator.
 
     Args:
@@ -278,7 +294,13 @@ def build(
         _check_whole(network, spec)
     if network.name == RESERVOIR:
         return ReservoirModel(Reservoir(spec.input_size, units=network.hidden_size, **options), spec.output_size)
+    _check_trees(network, spec)
     embedding = _embedding(network, spec, vectors)
+    if network.name == TREE_LSTM:
+        assert embedding is not None  # trees are of tokens
+        tree = TreeLSTM(embedding.embedding_dim, network.hidden_size, **options)
+        readout, dropouts = nn.Linear(network.hidden_size, spec.output_size), _dropouts(network)
+        return TreeModel(tree, readout, embedding, spec.node, **dropouts)  # type: ignore[attr-defined]
     features = spec.input_size if embedding is None else embedding.embedding_dim
     start = network.initial_state
     weights_start = options.pop("start", None)
@@ -294,7 +316,7 @@ def build(
     if network.context is not None:
         rnn = truncate(rnn, network.context)  # pyright: ignore[reportArgumentType]
     width = network.hidden_size * (2 if network.bidirectional else 1) + network.direct * features
-    dropouts = {"input_dropout": network.input_dropout, "output_dropout": network.output_dropout}
+    dropouts = _dropouts(network)
     if network.pooled:
         pooled = PooledModel(rnn, width, spec.output_size, **dropouts)
         if weights_start is not None:
@@ -320,6 +342,10 @@ def build(
     return model
 
 
+def _dropouts(network: ModelSettings) -> dict[str, float]:
+    return {"input_dropout": network.input_dropout, "output_dropout": network.output_dropout}
+
+
 def _check_whole(network: ModelSettings, spec: Spec) -> None:
     """What a model of a whole sequence cannot be combined with."""
     what = "a reservoir" if network.name == RESERVOIR else "pooled = true"
@@ -329,6 +355,19 @@ def _check_whole(network: ModelSettings, spec: Spec) -> None:
     used = [name for name in ("direct", "tied", "context") if getattr(network, name)]
     if used:
         raise SettingError(f"{what} reads all states of a sequence; leave out {used[0]}.")
+
+
+def _check_trees(network: ModelSettings, spec: Spec) -> None:
+    """Trees and the layer for them go together; what a tree has no place for is left at its default."""
+    if (network.name == TREE_LSTM) != (getattr(spec, "node", None) is not None):
+        if network.name == TREE_LSTM:
+            raise SettingError('"tree-lstm" reads trees; take the task "sst" with trees = true, or another cell.')
+        raise SettingError(f'{network.name} reads sequences, not trees; take "tree-lstm", or set trees = false.')
+    if network.name == TREE_LSTM:
+        default = ModelSettings()
+        fixed = ("layers", "bidirectional", "dropout", "initial_state", "pooled", "direct", "tied", "context")
+        if used := [name for name in fixed if getattr(network, name) != getattr(default, name)]:
+            raise SettingError(f'"tree-lstm" has one layer and reads the root; leave out {used[0]}.')
 
 
 def _embedding(network: ModelSettings, spec: Spec, vectors: Tensor | None) -> nn.Embedding | None:
@@ -361,6 +400,8 @@ def option_types(name: str) -> dict[str, Any]:
     """
     if name == AUTOMATIC:
         return {"minutes": float, "cells": tuple[str, ...], "units": int | None}
+    if name == TREE_LSTM:
+        return {"arity": int | None}
     layer = Reservoir if name == RESERVOIR else LAYERS[name]
     taken = {"self", "input_size", "hidden_size", "num_layers", "bidirectional", "dropout", "initial_state"}
     own = inspect.signature(getattr(layer, "cell_type", layer), eval_str=True).parameters.values()
@@ -377,7 +418,7 @@ def made_options(network: ModelSettings) -> dict[str, Any]:
         >>> made_options(ModelSettings("rnn", options={"start": {"recurrent": "identity"}}))
         {'start': Start(recurrent='identity', others=None)}
     """
-    names = (*sorted(LAYERS), RESERVOIR, AUTOMATIC)
+    names = (*sorted(LAYERS), RESERVOIR, TREE_LSTM, AUTOMATIC)
     if network.name not in names:
         raise SettingError(f"unknown cell {network.name!r}; known: {', '.join(names)}.")
     known = sorted(option_types(network.name))

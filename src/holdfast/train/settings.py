@@ -35,8 +35,8 @@ class ModelSettings:
     """A recurrent layer between an optional embedding and a linear readout.
 
     Args:
-        name: which layer: see ``holdfast.train.LAYERS``. "reservoir" is fitted in closed form, "auto" chosen for your
-            data: see ``holdfast.estimators.train_automatic``.
+        name: which layer: see ``holdfast.train.LAYERS``. "reservoir" is fitted in closed form, "tree-lstm" is for a
+            task with trees, and "auto" is chosen for your data: see ``holdfast.estimators.train_automatic``.
         hidden_size, layers, bidirectional, dropout: as in ``torch.nn.RNN``; dropout acts between layers.
         initial_state: "zeros", "learned", or a number: the standard deviation of a random start in training.
         embedding: features of a token: a size, "one-hot", or None for as many as hidden units. Without tokens: unused.

@@ -10,7 +10,7 @@ from torch import nn
 import holdfast as hf
 from helpers import TESTS
 from helpers.c_model import Model, compiled, needs_gcc
-from helpers.cells import CELLS, MixedCell, shaken
+from helpers.cells import COMPILED, MixedCell, shaken
 from helpers.fuzz import RandomCell
 from holdfast import Cell
 from holdfast.engine.program.interpret import OPERATORS as TORCH_OPERATORS
@@ -129,13 +129,13 @@ def library(tmp_path_factory):
     """Every cell of the catalogue, and those of this file, with narrow and with wide inputs: one run of gcc."""
     folder = tmp_path_factory.mktemp("cells")
     cells = {}
-    for index, name in enumerate((*CELLS, *FOREIGN)):
+    for index, name in enumerate((*COMPILED, *FOREIGN)):
         cells[name] = made(name, 3 if index % 2 else 12, 10)
         c(cells[name], folder / f"cell{index}.c")
     return compiled(folder), folder, cells
 
 
-@pytest.mark.parametrize("name", [*CELLS, *FOREIGN])
+@pytest.mark.parametrize("name", [*COMPILED, *FOREIGN])
 def test_c_equals_the_plain_loop(library, name):
     """Outputs and every entry of the state, over 50 steps; again after a reset."""
     built, folder, cells = library

@@ -1,12 +1,28 @@
 """For every cell and every way of running it, the fused scan is the plain one, in values and in gradients."""
 
+import re
+
 import pytest
 import torch
 
 import holdfast as hf
-from helpers.cells import CELLS, MixedCell, assert_same_scan, built, random_state
+from helpers.cells import CELLS, COMPILED, SAME_STEP, MixedCell, assert_same_scan, built, random_state
 
-every_cell = pytest.mark.parametrize("name", CELLS)
+every_cell = pytest.mark.parametrize("name", COMPILED)
+
+
+@pytest.mark.parametrize("name", SAME_STEP)
+def test_a_cell_that_no_target_compiles_has_the_step_of_one_that_they_do(name):
+    """The program is the same, forwards and backwards, so that what holds for one holds for the other.
+
+    The gradient of a matrix may be summed transposed, as the matrix lies in memory.
+    """
+
+    def program(name):
+        sides = re.compile(r"(\w+) @ (\w+)\.T")
+        return sides.sub(lambda it: " outer ".join(sorted(it.groups())), hf.fused_source(built(name, 3)))
+
+    assert program(name) == program(SAME_STEP[name])
 
 
 @every_cell

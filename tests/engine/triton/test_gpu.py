@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import holdfast as hf
-from helpers.cells import CELLS, assert_same_scan, built, random_state
+from helpers.cells import COMPILED, assert_same_scan, built, random_state
 from holdfast.engine.program.settings import PLANS
 from holdfast.engine.targets.triton import ways
 from holdfast.engine.targets.triton.shape import Shape, Way
@@ -34,7 +34,7 @@ def assert_same(cell, xs, **options):
     assert_same_scan(cell, xs, tuple(state), tolerance=TOLERANCE, backend="triton", **options)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", COMPILED)
 def test_triton_equals_reference(name):
     """The way that the compiler's report chose, the trial on; 37 samples are three programs."""
     for input_size in (3, 12):
