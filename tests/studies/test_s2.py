@@ -61,6 +61,19 @@ def test_mnist_at_paper_scale_is_as_printed():
     assert made.network.options["start"] == {"recurrent": "identity", "others": 0.01}
 
 
+def test_the_quoted_systems_have_the_printed_errors_and_the_sizes_of_their_papers():
+    """Table 2, in per cent: uRNN 0, 3, 16.7, 4.9; LSTM 0, 2, 16.7, 1.8; np-RNN 0, 2, above 2, 3.1."""
+    it = study("table2")
+    printed = {run.name: next(iter(run.paper.values())) for run in it.run}
+    assert [printed[f"urnn-{it}"] for it in (100, 400, 750, "mnist")] == [0.0, 0.03, 0.167, 0.951]
+    assert [printed[f"lstm-{it}"] for it in (100, 400, 750, "mnist")] == [0.0, 0.02, 0.167, 0.982]
+    assert [printed[f"np-{it}"] for it in (100, 400, 750, "mnist")] == [0.0, 0.02, "> 0.02", 0.969]
+    urnn = build(settings("table2", "urnn-mnist").network, Spec(1, 10, "cross_entropy", "accuracy"))
+    assert sum(weight.numel() for weight in urnn.parameters()) == 16_394
+    rnn = build(settings("table2", "np-100").network, Addition(steps=5).load().spec).rnn
+    torch.testing.assert_close(torch.linalg.eigvalsh(rnn.l0.weight_hh)[-1], torch.tensor(1.0))
+
+
 @pytest.mark.parametrize(("corpus", "steps"), [("ptb", 50), ("text8", 180)])
 def test_characters_at_paper_scale_are_as_printed(corpus, steps):
     """§5.3: 2,048 units (LSTM 1,024), Adam at three rates, ReLU within 0.01 and 0.2, the LSTM orthogonal and 0.01."""
