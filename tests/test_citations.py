@@ -26,6 +26,8 @@ PAPERS = {
     "ExpRNN": {"lezcano2019"},
     "LSTM": {"hochreiter1997"},
     "GRU": {"cho2014"},
+    "MinGRU": {"feng2024"},
+    "MinLSTM": {"feng2024"},
 }
 OF_OPTIMISERS = {
     "sgd": set(),

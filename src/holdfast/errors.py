@@ -142,7 +142,7 @@ class UnsupportedError(HoldfastError, NotImplementedError):
 
 
 class FusedError(HoldfastError, RuntimeError):
-    """``backend="fused"`` or "triton" was asked for by name and cannot run this cell or this call."""
+    """``backend="fused"``, "parallel" or "triton" was asked for by name and cannot run this cell or this call."""
 
 
 class FusedFallbackWarning(UserWarning):

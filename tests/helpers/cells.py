@@ -62,6 +62,8 @@ SMOOTH = {
     "gru-before": partial(holdfast.GRUCell, reset="before"),
     "gru-after-no-bias": partial(holdfast.GRUCell, bias=False),
     "gru-before-no-bias": partial(holdfast.GRUCell, reset="before", bias=False),
+    "mingru": holdfast.MinGRUCell,
+    "minlstm": holdfast.MinLSTMCell,
 }
 KINKED = {
     "rnn-relu": partial(holdfast.RNNCell, nonlinearity="relu", init="identity"),
@@ -76,6 +78,7 @@ KINKED = {
     "sgornn-householder": partial(holdfast.SGORNNCell, recurrent="householder"),
     "vprnn": holdfast.VPRNNCell,
     "exprnn": holdfast.ExpRNNCell,
+    "mingru-positive": partial(holdfast.MinGRUCell, nonlinearity="positive", bias=False),
 }
 CELLS = SMOOTH | KINKED
 

@@ -8,10 +8,14 @@ import sys
 import pytest
 
 import holdfast
-from holdfast.layers import named
+from holdfast.layers import named, named_zoo
 from holdfast.rrnn import gru, layer
 
-MODULES = {named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"), layer: ("RRNN",)}
+MODULES = {
+    named: ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU"),
+    named_zoo: ("MinGRU", "MinLSTM"),
+    layer: ("RRNN",),
+}
 LAYERS = [(module, name) for module, names in (MODULES | {gru: ("RRNNGRU",)}).items() for name in names]
 
 

@@ -17,7 +17,7 @@ from website.links import ROOT
 __all__ = ["catalogue_pages"]
 
 METHODS = ("RRNN", "Path-SGD", "SGORNN", "stable recurrence", "max-affine splines")
-LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU")
+LAYERS = ("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "LSTM", "GRU", "MinGRU", "MinLSTM")
 FAILS = {  # claims of studies that show where a cell falls short: (study, claim)
     "VPRNN": [("s3/addition", "VPRNN stays at the baseline at T = 5000")],
     "LSTM": [("s3/addition", "LSTM stays at the baseline at T = 5000")],
@@ -111,8 +111,8 @@ def _equations(docstring: str) -> list[str]:
 
 
 def _readme_table() -> dict[str, list[str]]:
-    """Equation, guarantee and paper of each cell, by its name."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    """Equation, guarantee and paper of each cell, by its name: from the README and from the page of further cells."""
+    text = "\n".join((ROOT / path).read_text(encoding="utf-8") for path in ("README.md", "docs/usage/more-cells.md"))
     rows = re.findall(r"^\| \[`(\w+)`\]\([^)]*\) \|(.*?)\|(.*?)\|(.*?)\|$", text, re.MULTILINE)
     return {name: [it.strip() for it in cells] for name, *cells in rows}
 

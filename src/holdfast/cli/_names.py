@@ -12,7 +12,20 @@ from holdfast.files import shipped_folder
 
 __all__ = ["CELLS", "CHOSEN", "OPTIMISERS", "SCHEDULES", "TASKS", "among", "runs", "studies"]
 
-CELLS = ("exprnn", "fastrnn", "gru", "linear", "lstm", "rnn", "rrnn", "rrnn-gru", "sgornn", "vprnn")
+CELLS = (
+    "exprnn",
+    "fastrnn",
+    "gru",
+    "linear",
+    "lstm",
+    "mingru",
+    "minlstm",
+    "rnn",
+    "rrnn",
+    "rrnn-gru",
+    "sgornn",
+    "vprnn",
+)
 CHOSEN = ("auto", "reservoir")  # for --data: chosen automatically, and fitted in closed form
 OPTIMISERS = ("adagrad", "adam", "adamw", "path-adam", "path-sgd", "phased-adam", "rmsprop", "sgd")
 SCHEDULES = ("constant", "linear", "plateau", "step")

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from holdfast.cells import Cell
 from holdfast.engine.library import scan_library
 from holdfast.engine.operator import scan_operator
+from holdfast.engine.parallel import scan_parallel
 from holdfast.engine.reference import scan_reference
 from holdfast.errors import (
     DeviceError,
@@ -31,7 +32,7 @@ from holdfast.types import State, TimeFirst
 
 __all__ = ["compiler", "fused_source", "in_weights_type", "scan", "scan_weights"]
 
-BACKENDS = ("auto", "reference", "fused", "triton")
+BACKENDS = ("auto", "reference", "fused", "parallel", "triton")
 TARGETS = ("cpu", "triton")
 _warned: set[tuple[type, str]] = set()
 _told: set[str] = set()  # types of devices of which ``auto`` has spoken
@@ -62,9 +63,10 @@ def scan(
         need_output: if false, the outputs are not kept: ``None`` comes in their place, and without gradients memory
             does not grow with time.
         backend: "reference" (the plain loop), "fused" (one compiled loop on the CPU), "triton" (kernels for a GPU;
-            must be asked for) or "auto", which takes the fastest way that can do the job on the CPU: fused, for an LSTM
-            with few samples PyTorch's own kernel, else reference. Under torch.compile and torch.export, "auto" and
-            "fused" are one operator, ``holdfast::scan``, and "reference" is unrolled.
+            must be asked for), "parallel" (all steps at once, for cells that are linear in the state: minGRU, minLSTM)
+            or "auto", which takes the fastest way that can do the job on the CPU: fused, for an LSTM with few samples
+            PyTorch's own kernel, else reference. Under torch.compile and torch.export, "auto" and "fused" are one
+            operator, ``holdfast::scan``, and "reference" is unrolled.
 
     Returns:
         outputs, (time, batch, hidden), and the last state, a tuple.
@@ -94,7 +96,7 @@ def scan(
     with torch.autocast(kind, enabled=False) if cast else contextlib.nullcontext():
         weights = tuple(cell.weights())  # a constrained weight is built once, not at every step
         options = {"lengths": lengths, "reverse": reverse, "need_output": need_output}
-        if not torch.compiler.is_compiling() or backend == "triton":
+        if not torch.compiler.is_compiling() or backend in ("triton", "parallel"):
             return scan_weights(cell, xs, state, weights, backend=backend, **options)
         done = None if backend == "reference" else scan_operator(cell, xs, state, weights, **options)
         return scan_reference(cell, xs, state, weights, **options) if done is None else done
@@ -112,6 +114,8 @@ def scan_weights(
     backend: str = "auto",
 ) -> tuple[Tensor | None, State]:
     """``scan`` of checked arguments, with what ``cell.weights()`` returned."""
+    if backend == "parallel":
+        return scan_parallel(cell, xs, state, lengths=lengths, reverse=reverse, need_output=need_output)
     if backend != "reference":
         done = _fused(cell, xs, state, weights, lengths, reverse, need_output, backend=backend)
         if done is not None:

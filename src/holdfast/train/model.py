@@ -42,6 +42,8 @@ LAYERS: dict[str, type[nn.Module]] = {
     "exprnn": holdfast.ExpRNN,
     "lstm": holdfast.LSTM,
     "gru": holdfast.GRU,
+    "mingru": holdfast.MinGRU,
+    "minlstm": holdfast.MinLSTM,
     "rrnn": RRNN,
     "rrnn-gru": RRNNGRU,
 }

@@ -1,0 +1,70 @@
+"""minLSTM: an LSTM whose gates and candidate see the input alone, with gates that add up to one.
+
+    f_t, i_t = σ(W_{f,i} x_t + b_{f,i})                    (1) gates
+    c_t = g(W_c x_t + b_c)                                 (2) candidate; g the identity, or ``positive``
+    f'_t = f_t / (f_t + i_t),  i'_t = 1 - f'_t             (3) normalised
+    h_t = f'_t ⊙ h_{t-1} + i'_t ⊙ c_t                      (4)
+
+Rows of the weights are stacked f, i, c. (3) is computed as f' = σ(log f - log i), which is the same number and is safe
+where both gates are closed. There is no second state and no output gate.
+Source: Feng et al. (2024), §3.2 and appendix B. Symbols: docs/notation.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.cells.diagonal import DiagonalCell
+from holdfast.cells.mingru import candidate_named
+from holdfast.types import Nonlinearity
+
+__all__ = ["MinLSTMCell"]
+
+
+class MinLSTMCell(DiagonalCell):
+    """One step of a minLSTM.
+
+    Args:
+        input_size, hidden_size: features of ``x`` and of ``h``.
+        nonlinearity: g, "identity", "positive" as in the paper's code, another name or any elementwise callable.
+        bias: whether to add b.
+
+    Example:
+        >>> cell = MinLSTMCell(3, 5)
+        >>> sum(weight.numel() for weight in cell.parameters())  # 3 hidden (input + 1)
+        60
+
+    References:
+        Feng et al. (2024), Were RNNs all we needed?
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        nonlinearity: str | Nonlinearity = "identity",
+        bias: bool = True,
+    ):
+        super().__init__(input_size, hidden_size)
+        self.phi = candidate_named("MinLSTMCell", nonlinearity)
+        self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
+        self.bias = nn.Parameter(torch.empty(3 * hidden_size)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.input_size)
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -bound, bound)
+
+    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., 3 hidden)
+        return nn.functional.linear(x, self.weight_ih, self.bias)
+
+    def coefficients(self, drive: Tensor) -> tuple[Tensor, Tensor]:
+        f, i, candidate = drive.chunk(3, dim=-1)
+        softplus = nn.functional.softplus  # -log σ(v) = softplus(-v)
+        f = torch.sigmoid(softplus(-i) - softplus(-f))  # (1), (3)
+        return f, (1 - f) * self.phi(candidate)  # (2), (4)
