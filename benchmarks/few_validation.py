@@ -3,7 +3,7 @@
     python benchmarks/few_validation.py SETS_FOLDER [--only SET ...] [--seeds 3]
 
 SETS_FOLDER is what benchmarks/sequence_sets.py writes; only development sets are used. Every run has the defaults of
-``holdfast train --data FILE --cell CELL`` except for how it ends:
+``holdfast train --data FILE --cell CELL``, skips updates of a non-finite gradient, and ends in one of these ways:
 
     best              constant rate, the weights of the best validation score
     last              constant rate, the last weights
@@ -54,7 +54,13 @@ def scores_of(source: Path, cell: str, seed: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as scratch:
         train, test = as_files(source, Path(scratch))
         for number, (changes, kept) in enumerate(RUNS.items()):
-            options = {"task.test_path": str(test), "train.patience": None, "train.seed": seed, "task.seed": seed}
+            options = {
+                "task.test_path": str(test),
+                "train.patience": None,
+                "train.nonfinite": "skip",
+                "train.seed": seed,
+                "task.seed": seed,
+            }
             chosen = choose(Request(data=train, cells=(cell,), options=options, set=changes))
             folder = Path(scratch, str(number))
             train_run(chosen.settings[0], folder, task=chosen.tasks[0], progress=False)

@@ -75,7 +75,7 @@ def main(share: float = 1.0) -> dict[int, float]:
             schedule.step()
             curve.append(loss.item())
         errors[steps], before = error(rnn, readout, steps), steps
-        print(f"T = {steps:5,}: {updates:5,} updates, error {errors[steps]:.4f} on new sequences; a constant has 0.1667")
+        print(f"T = {steps:5,}: {updates:5,} updates, error {errors[steps]:.4f}; a constant answer has 0.1667")
     axes.semilogy(torch.tensor(curve).unfold(0, min(10, len(curve)), 1).mean(1))
     axes.axhline(1 / 6, color="black", linestyle=":", label="constant answer")
     axes.set(xlabel="update", ylabel="mean squared error")
