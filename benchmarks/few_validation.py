@@ -28,7 +28,7 @@ from holdfast.files import write_atomically
 from holdfast.runs import Request, choose, evaluate_run, train_run
 from holdfast.runs.environment import environment
 
-SETS = DEVELOPMENT[:6]  # the others are long, or have numbers to predict
+SETS = [name for name in DEVELOPMENT if name not in ("OSULeaf", "ACSF1", "Tecator")]  # two are long, one has no classes
 CELLS = ("sgornn", "gru")
 FALLING = 'train.schedule={kind = "linear"}'
 RUNS = {  # how it is trained, and the names of the weights that are scored

@@ -137,7 +137,7 @@ def main() -> None:
         if "auto" in arguments.columns:
             score, chosen, summary = estimator(data, "auto", 0, arguments.minutes)
             row |= {"automatic": [score], "chosen": chosen, "minutes": arguments.minutes}
-            row |= {"clock": "computing" if arguments.busy else "wall", "cells": list(choice.CELLS)}
+            row |= {"clock": "computing" if arguments.busy else "wall", "cells": ", ".join(choice.CELLS)}
             row["compared"] = {"on the training set": summary.splitlines()}
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(json.dumps(found, indent=1) + "\n")
