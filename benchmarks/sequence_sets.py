@@ -7,7 +7,9 @@ behind the end of shorter ones. MiniRocket needs equal lengths: it reads these z
 
 The packages ship six official splits besides the development sets. Two more sets come from labelled recordings: the
 segments of ElectricDevices (which one a window of 48 steps is from; first half of each to train) and the marked
-steps of mitdb (whether a window of 30 steps has one; every second pair of windows to train).
+steps of mitdb (whether a window of 30 steps has one; every second pair of windows to train). Two have numbers to
+predict from windows of series, the first half to train: solar generation over the next 12 half-hours from the last 48,
+and the next quarter's change of US consumption from 12 quarters of all five columns.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ DEVELOPMENT = (
 )  # fmt: skip
 FINAL = (
     "PLAID", "PickupGestureWiimoteZ", "UnitTest", "Covid3Month_disc", "ElectricDevices", "mitdb", "CardanoSentiment",
-    "Covid3Month",
+    "Covid3Month", "solar", "Uschange",
 )  # fmt: skip
 
 
@@ -121,6 +123,38 @@ def _mitdb() -> dict[str, np.ndarray]:
     return _windows(values, labels, size, np.arange(count) // 2 % 2 == 0)
 
 
+def _ahead(series: np.ndarray, column: int, size: int, horizon: int, stride: int) -> dict[str, np.ndarray]:
+    """Windows of ``size`` steps, and the mean of a column over the next ``horizon`` steps."""
+    starts = np.arange(0, len(series) - size - horizon + 1, stride)
+    x = np.stack([series[start : start + size] for start in starts])
+    y = np.array([series[start + size : start + size + horizon, column].mean() for start in starts])
+    train, first = starts + size + horizon <= len(series) // 2, starts >= len(series) // 2  # no step is in both
+    arrays = {}
+    for split, rows in (("train", train), ("test", first)):
+        arrays |= {f"x_{split}": x[rows], f"lengths_{split}": np.full(rows.sum(), size), f"y_{split}": y[rows]}
+    return arrays
+
+
+def _table(name: str, columns: list[str]) -> np.ndarray:
+    import pandas
+    import sktime.datasets
+
+    path = Path(sktime.datasets.__file__).parent / "data" / name / f"{name}.csv"
+    return pandas.read_csv(path)[columns].dropna().to_numpy(float)
+
+
+def _solar() -> dict[str, np.ndarray]:
+    return _ahead(_table("solar", ["solar_gen"]), 0, size=48, horizon=12, stride=2)
+
+
+def _uschange() -> dict[str, np.ndarray]:
+    columns = ["Consumption", "Income", "Production", "Savings", "Unemployment"]
+    return _ahead(_table("Uschange", columns), 0, size=12, horizon=1, stride=1)
+
+
+MADE = {"ElectricDevices": _electric_devices, "mitdb": _mitdb, "solar": _solar, "Uschange": _uschange}
+
+
 def _minirocket(arrays: dict[str, np.ndarray], seed: int) -> float:
     from aeon.classification.convolution_based import MiniRocketClassifier
     from aeon.regression.convolution_based import MiniRocketRegressor
@@ -144,9 +178,8 @@ def main(folder: Path, *names: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scores_file = folder / "minirocket.json"
     scores = json.loads(scores_file.read_text()) if scores_file.exists() else {}
-    made = {"ElectricDevices": _electric_devices, "mitdb": _mitdb}
     for name in names or (*DEVELOPMENT, *FINAL):
-        arrays = made[name]() if name in made else _official(name)
+        arrays = MADE[name]() if name in MADE else _official(name)
         np.savez(folder / f"{name}.npz", **arrays)
         began = time.perf_counter()
         scores[name] = [round(_minirocket(arrays, seed), 4) for seed in range(3)]

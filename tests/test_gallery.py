@@ -1,5 +1,6 @@
 """The programs of the gallery, in small: each says something that could be false, and draws its figure."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,3 +48,35 @@ def test_the_two_starts_are_trained(tmp_path):
     assert len(ends) == 2
     assert all(0 < end < 10 for end in ends.values())
     assert (tmp_path / "horizon.png").stat().st_size > 10_000
+
+
+def test_made_up_signals_get_the_classes_of_python_on_the_device(tmp_path, monkeypatch, capsys):
+    """Without the data the program says so; without the emulator it says what to install."""
+    monkeypatch.setenv("HOLDFAST_DATA", str(tmp_path / "none"))
+    program = script("examples/13_device.py")
+    if not program.qemu.missing_tools():
+        found = program.main(updates=3, sequences=2)
+        np.testing.assert_allclose(found["float32"].outputs, found["python"], rtol=1e-3, atol=1e-3)
+        assert "No HAR data" in capsys.readouterr().out
+        assert (tmp_path / "device.png").stat().st_size > 10_000
+    monkeypatch.setattr(program.qemu, "missing_tools", lambda: ["qemu-system-arm"])
+    assert program.main() == {}
+    assert "Install: apt-get" in capsys.readouterr().out
+
+
+def test_the_advice_of_a_diagnosis_removes_its_finding(tmp_path, capsys):
+    (_, before), (_, after) = script("examples/14_diagnosis.py").main(updates=1).values()
+    assert "vanishing" in before
+    assert "vanishing" not in after
+    assert (tmp_path / "diagnosis.png").stat().st_size > 10_000
+
+
+def test_a_grown_layer_has_the_longer_memory_and_the_same_other_weights():
+    """α shrinks by the factor, β = 1 - 2α of the start, and a network that only adds up answers as before."""
+    program = script("examples/15_five_thousand_steps.py")
+    rnn, readout = program.layer(100), torch.nn.Linear(program.UNITS, 1)
+    weight = readout.weight.detach().clone()
+    longer = program.grown(rnn, readout, 50.0)
+    torch.testing.assert_close(longer.l0.gates()[0].item(), 1 / 5000, rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(readout.weight, 50 * weight, rtol=1e-3, atol=0.0)
+    torch.testing.assert_close(longer.l0.weight_ih, rnn.l0.weight_ih)

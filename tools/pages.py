@@ -77,6 +77,7 @@ class Studied:
     title: str
     source: str
     outcomes: tuple[Outcome, ...]
+    figures: tuple[tuple[str, Path], ...]  # title and path of those that were drawn
 
 
 def studied() -> list[Studied]:
@@ -95,7 +96,10 @@ def studied() -> list[Studied]:
             )
             for row, it in zip(rows, judged, strict=True)
         )
-        found.append(Studied(study.name, study.title, study.source, outcomes))
+        folder = Path("results", study.name, scale)
+        drawn = [(it.title, folder / f"{it.name}.png") for it in study.figure]
+        figures = tuple((title, path) for title, path in drawn if (ROOT / path).is_file())
+        found.append(Studied(study.name, study.title, study.source, outcomes, figures))
     return found
 
 
@@ -139,6 +143,7 @@ def results_page() -> str:
         parts += [f"## {method}", f"{citation}."]
         for study in of_paper:
             parts += [f"### {_heading(study.title)}", _about(study), _claims(study.outcomes)]
+            parts += [f"![{title}](../{path.as_posix()})" for title, path in study.figures]
     return "\n\n".join(parts) + "\n"
 
 

@@ -227,7 +227,7 @@ def test_bad_settings_are_refused():
 def test_what_was_not_tried_is_named_with_the_reason():
     x, lengths, y = noisy(30)
     late = automatic(x, lengths, y, classes=2, minutes=1e-9, units=4)
-    assert late.verdict().endswith("Not tried, for lack of time: plain gru, sgornn, gru, lstm.")
+    assert late.verdict().endswith("Not tried, for lack of time: plain gru, sgornn, gru, lstm, mingru.")
     few = automatic(x[:10], lengths[:10], y[:10], classes=2, minutes=5, units=4)
     assert few.verdict().endswith("No cell was trained: fewer than 20 sequences.")
 

@@ -70,3 +70,15 @@ def test_tiny_penalties_keep_their_digits_with_many_features_in_float32():
         rest = np.arange(12) != i
         theirs = Ridge(1e-6 * 3000).fit(z[rest], y.numpy()[rest]).predict(z[i : i + 1])
         np.testing.assert_allclose(fit.left_out[i].numpy(), theirs.ravel(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("solve", [dual, primal])
+def test_a_feature_that_hardly_varied_cannot_carry_an_answer_away(solve):
+    """The maximum of a saturated unit: deviation 1e-5 in the training set, off by 0.1 in the next sequence."""
+    x, y = torch.randn(30, 4, dtype=torch.float64), torch.randn(30, 1, dtype=torch.float64)
+    x[:, 0] = 1 - 1e-5 * torch.rand(30, dtype=torch.float64)
+    fit = solve(lambda: [x], y, (1.0,))
+    new = fit.mean.clone()
+    new[0] -= 0.1
+    answer = ((new - fit.mean) / fit.scale) @ fit.weight + fit.bias
+    assert (answer - fit.bias).abs().item() < 1

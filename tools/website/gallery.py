@@ -1,7 +1,7 @@
 """The gallery: every program in examples/ is run, and shown with its output and figures.
 
-What a program printed and drew is kept in .cache/gallery, by the hash of the program and of the whole package, so that
-a second build runs nothing.
+What a program printed and drew is kept in .cache/gallery, by the hash of the program, of the whole package and of what
+the programs look for on the machine, so that a second build runs nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def programs() -> list[Path]:
 
 def run(program: Path) -> Path:
     """The folder with what the program printed (``output.txt``) and drew; the program is run if it is new."""
-    digest = hashlib.sha256(json.dumps([_package(), ARGUMENTS.get(program.stem, ())]).encode())
+    digest = hashlib.sha256(json.dumps([_package(), ARGUMENTS.get(program.stem, ()), _machine()]).encode())
     digest.update(program.read_bytes())
     folder = CACHE / f"{program.stem}-{digest.hexdigest()[:16]}"
     if folder.is_dir():
@@ -66,6 +66,11 @@ def _package() -> str:
     for path in sorted((ROOT / "src" / "holdfast").rglob("*.py")):
         digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _machine() -> list[object]:
+    """What decides which way a program goes: data that were downloaded, and the emulator of 13_device."""
+    return [os.environ.get("HOLDFAST_DATA"), shutil.which("qemu-system-arm") is not None]
 
 
 def gallery_pages() -> tuple[dict[str, str], dict[str, bytes]]:
@@ -106,7 +111,9 @@ def _page(program: Path, title: str, about: str, folder: Path, figures: list[str
 
 def _heading(program: Path) -> str:
     words = program.stem.split("_", 1)[1].replace("_", " ")
-    return {"rrnn": "RRNN", "path sgd": "Path-SGD"}.get(words, words.capitalize())
+    return {"rrnn": "RRNN", "path sgd": "Path-SGD", "diagnosis": "Diagnosis before and after"}.get(
+        words, words.capitalize()
+    )
 
 
 def _as_markdown(text: str) -> str:

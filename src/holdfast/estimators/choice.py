@@ -41,7 +41,7 @@ from holdfast.train.progress import Progress
 
 __all__ = ["CELLS", "Choice", "Journal", "Score", "automatic"]
 
-CELLS = ("sgornn", "gru", "lstm")
+CELLS = ("sgornn", "gru", "lstm", "mingru")
 FOLDS, MANY = 5, 1000
 FEWEST = 20  # sequences below which trained cells are not tried
 SHORTEST = 150  # updates below which a training is not begun

@@ -7,6 +7,10 @@
 With more features than sequences, ``dual`` sums Z Zᵀ over blocks of features. With fewer, ``primal`` sums ZᵀZ over
 blocks of sequences and takes (2) from its eigenvectors. Both pass over the blocks twice. λ is the one whose mean square
 of (3) is least, as in scikit-learn's ``RidgeCV``, with the intercept b estimated again for each left-out sequence.
+
+Note [Nearly constant features]: the maximum of a saturated unit may vary by 1e-6 in the training set and by 0.1 in the
+next sequence, which is 100,000 deviations. A feature lies in [-1, 1], [0, 1] or is of the size of a standardised input,
+so a deviation below ``FLOOR`` counts as ``FLOOR``: such a feature is nearly left out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,8 @@ import torch
 from torch import Tensor
 
 __all__ = ["RidgeFit", "dual", "primal"]
+
+FLOOR = 0.01  # the least deviation of a feature: see Note [Nearly constant features]
 
 Blocks = Callable[[], Iterable[Tensor]]
 
@@ -145,5 +151,5 @@ def _spread(block: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _usable(scale: Tensor, mean: Tensor) -> Tensor:
-    """A deviation that is more than the rounding of float32, or infinity."""
-    return torch.where(scale > 1e-6 * mean.abs().clamp_min(1e-6), scale, torch.inf)
+    """A deviation that is more than the rounding of float32, or infinity; see Note [Nearly constant features]."""
+    return torch.where(scale > 1e-6 * mean.abs().clamp_min(1e-6), scale.clamp_min(FLOOR), torch.inf)
