@@ -9,8 +9,8 @@ call.py      one scan: autograd around kernels; arguments.py, pack.py, shape.py;
 """
 
 from holdfast.engine.program.graph import Unsupported
-from holdfast.engine.targets.cpu.call import scan_fused
 from holdfast.engine.targets.cpu.plan import fused_source
+from holdfast.engine.targets.cpu.scan import scan_fused
 from holdfast.engine.targets.cpu.step import bind_step, step_rows
 from holdfast.engine.targets.cpu.vec import WIDTH
 

@@ -25,7 +25,7 @@ from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total", "users"]
+__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total", "users", "workspace"]
 
 Tensors = Sequence[Tensor]
 Grads = Sequence[Tensor | None]
@@ -127,7 +127,7 @@ class Arguments:
 
     def run(self, kernel: Kernel) -> None:
         size = math.ceil((kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
-        self._values[Argument(Role.WORK)] = (_workspace(self.workers * size), 0, size)
+        self._values[Argument(Role.WORK)] = (workspace(self.workers * size), 0, size)
         values, per_block, per_worker = np.array([self._values[a] for a in kernel.arguments], dtype=np.int64).T
         blocks = np.arange(self.blocks)[:, None]
         table = values + blocks * per_block + blocks % self.workers * per_worker
@@ -140,7 +140,7 @@ class Arguments:
 _local = threading.local()
 
 
-def _workspace(size: int) -> int:
+def workspace(size: int) -> int:
     """Scratch memory of the calling thread and those that work for it, aligned."""
     if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
         _local.work = np.zeros(size + 64, dtype=np.uint8)

@@ -1,0 +1,83 @@
+"""Which way a scan takes through the CPU: the one place that chooses, from sizes and from what the machine has.
+
+    way_for(plan, batch, lengths)  →  Shape (lanes over samples) or FeatureShape (lanes over features)
+
+Lanes over samples: each thread has its own samples and reads all weights, and no thread waits for another. That is the
+way for batches that fill the vectors of every thread. Lanes over features: all threads go through the steps together,
+and each reads its part of the weights. That is the way for fewer samples, where the other one would compute in empty
+lanes or leave threads without work.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import platform
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.engine.program.tiles import Product, Rotate, RotateBack, reachable
+from holdfast.engine.targets.cpu.native import host
+from holdfast.engine.targets.cpu.plan import Plan
+from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
+from holdfast.engine.targets.cpu.team import team_size
+from holdfast.engine.targets.cpu.vec import WIDTH
+
+__all__ = ["by_features", "by_samples", "way_for"]
+
+ALONE = 1 << 15  # multiply-adds of a step up to which one thread does not wait for others
+ROWS = 8  # samples of a product that are summed together, at most
+
+
+def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureShape:
+    """The way of this scan."""
+    samples = by_samples(plan, batch, lengths)
+    if lengths is not None or "features" in plan.refused:
+        return samples
+    features = by_features(plan, batch)
+    return features if _prefers_features(plan, batch) else samples
+
+
+def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
+    """As many lanes as a thread's share of the batch fills."""
+    width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
+    lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
+    return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)
+
+
+def by_features(plan: Plan, batch: int) -> FeatureShape:
+    """As many samples and vectors at a time as there are registers for their sums, the weights and a sample."""
+    registers = _registers()
+    most = ROWS if registers == 32 else 6
+    rows = min(range(1, min(batch, most) + 1), key=lambda r: (math.ceil(batch / r) * (r + 1.5), -r))
+    vectors = next(v for v in (8, 4, 2, 1) if rows * v + v + 1 <= registers or rows == 1)
+    work = batch * sum(size for size in _products(plan))
+    return FeatureShape(plan.dtype, rows, vectors, 1 if work <= ALONE else team_size())
+
+
+def _prefers_features(plan: Plan, batch: int) -> bool:
+    return batch <= 16 and not _turns(plan)
+
+
+@functools.lru_cache(maxsize=512)
+def _nodes(plan: Plan) -> tuple[Any, ...]:
+    return tuple(reachable(plan.lowered(True).forward.roots))
+
+
+def _products(plan: Plan) -> list[int]:
+    """Multiply-adds of each product of a step, forwards."""
+    return [n.tile.features * n.features for n in _nodes(plan) if isinstance(n, Product)]
+
+
+def _turns(plan: Plan) -> bool:
+    return any(isinstance(n, Rotate | RotateBack) for n in _nodes(plan))
+
+
+@functools.cache
+def _registers() -> int:
+    """Vector registers of 256 bits."""
+    if "+avx512vl" in host():
+        return 32
+    return 16 if platform.machine().lower() in ("x86_64", "amd64", "arm64", "aarch64") else 8
