@@ -169,13 +169,13 @@ class Call:
         arguments.over_time(Role.OUTPUT, output)
         if grads[0] is not None:
             arguments.over_time(Role.OUTPUT_GRAD, pack.rows(grads[0]))
-        of_source, source_grad = Slot(Kind.SOURCE), None
+        of_source = Slot(Kind.SOURCE)
         time_of = {tile: source for slot, tile in schedule.program.inputs.items() if slot == of_source}
         written = [(Role.STORED, j, tile) for j, tile in enumerate(plan.stored(self.source_grad, shape))]
         for role, j, tile in [*written, (Role.SOURCE_GRAD, 0, schedule.program.outputs[of_source])]:
             if tile is not None:
-                source_grad = time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
-                arguments.over_time(role, source_grad, j)
+                time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
+                arguments.over_time(role, time_of[tile], j)
         arguments.weights(schedule, values)
         sums = arguments.sums(schedule)
         arguments.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad))
@@ -185,7 +185,8 @@ class Call:
         ]
         with torch.no_grad():
             reads = (values[i] for i in lowered.finish_reads)
-            return source_grad, *first_grads, *lowered.finish.run(*totals, *reads)
+            source_grad = schedule.program.outputs[of_source]
+            return source_grad and time_of[source_grad], *first_grads, *lowered.finish.run(*totals, *reads)
 
     def plain_backward(
         self, needs: Sequence[bool], source: Tensor, tensors: Tensors, grads: Grads, *, create_graph: bool

@@ -71,13 +71,13 @@ class FeatureCall(Call):
             given.per_sample(Role.FIRST_GRAD, i, first_grad)
         if grads[0] is not None:
             given.over_time(Role.OUTPUT_GRAD, 0, given.readable(grads[0]))
-        of_source, source_grad = Slot(Kind.SOURCE), None
+        of_source = Slot(Kind.SOURCE)
         time_of = {tile: source for slot, tile in schedule.program.inputs.items() if slot == of_source}
         written = [(Role.STORED, j, tile) for j, tile in enumerate(plan.stored(self.source_grad, shape))]
         for role, j, tile in [*written, (Role.SOURCE_GRAD, 0, schedule.program.outputs[of_source])]:
             if tile is not None:
-                source_grad = time_of[tile] = _roomy((steps, batch, tile.features), plan.dtype)
-                given.over_time(role, j, source_grad)
+                time_of[tile] = _roomy((steps, batch, tile.features), plan.dtype)
+                given.over_time(role, j, time_of[tile])
         sums = given.sums(schedule)
         given.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad), values)
         totals = [
@@ -86,7 +86,8 @@ class FeatureCall(Call):
         ]
         with torch.no_grad():
             reads = (values[i] for i in lowered.finish_reads)
-            return source_grad, *first_grads, *lowered.finish.run(*totals, *reads)
+            source_grad = schedule.program.outputs[of_source]
+            return source_grad and time_of[source_grad], *first_grads, *lowered.finish.run(*totals, *reads)
 
 
 def _roomy(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
