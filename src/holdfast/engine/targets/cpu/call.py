@@ -113,6 +113,8 @@ class Call:
     def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
         """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
         noises = self.plan.lowered(self.source_grad).noises
+        if not noises:
+            return ()
         kept = [self.empty((steps, batch, n.tile.features)) if n.is_read else None for n in noises]
         device = self.cell.example_weight().device
 
@@ -121,7 +123,7 @@ class Call:
                 return type(value)(map(sized, value))
             return value.times * batch if isinstance(value, Batch) else value
 
-        for t in reversed(range(steps)) if self.reverse and noises else range(steps) if noises else ():
+        for t in reversed(range(steps)) if self.reverse else range(steps):
             for noise, place in zip(noises, kept, strict=True):
                 args, kwargs = mapped(
                     (noise.node.args, noise.node.kwargs),

@@ -22,6 +22,7 @@ from holdfast.engine.program.schedule import Schedule, narrow_side, sides
 from holdfast.engine.program.turns import turn_tables
 from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.emit import Kernel
+from holdfast.engine.targets.cpu.panels import panels
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
@@ -94,7 +95,7 @@ class Arguments:
         for index in narrow:
             self.pointer(Role.NARROW, index, weights[index].detach().mT.contiguous())
         for index in wide:
-            self.pointer(Role.PANELS, index, _panels(weights[index].detach(), self.shape.panel))
+            self.pointer(Role.PANELS, index, panels(weights[index], self.shape.panel))
         for turn in turns:
             index, angles = turn.angles.index, weights[turn.angles.index].detach()
             pairs, starts = _pairs(weights[turn.permutations.index])
@@ -163,14 +164,6 @@ def users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[til
     narrow = {n.matrix.index for n in matrices if n.is_narrow}
     wide = {n.matrix.index for n in matrices if not n.is_narrow}
     return sorted(singles), sorted(narrow), sorted(wide), list(turns.values())
-
-
-def _panels(matrix: Tensor, height: int) -> Tensor:
-    """(k, features) as (panel, k, row): what a panel of rows of the product reads, in the order it reads it."""
-    depth, features = matrix.shape
-    panels = math.ceil(features / height)
-    padded = torch.nn.functional.pad(matrix, (0, panels * height - features))
-    return padded.view(depth, panels, height).permute(1, 0, 2).contiguous()
 
 
 _pair_tables = WeakIdKeyDictionary()  # permutations to (version, pairs, starts)

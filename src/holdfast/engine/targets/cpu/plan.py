@@ -66,6 +66,7 @@ class Plan:
     batches: dict[int, str | None] = dataclasses.field(default_factory=dict)  # sizes met; how the trace differed
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
     refused: dict[str, str] = dataclasses.field(default_factory=dict)  # ways that cannot do it, with the reason
+    ways: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what ways.py has chosen
 
     @remembered
     def lowered(self, source_grad: bool) -> Lowered:

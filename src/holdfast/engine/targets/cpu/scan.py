@@ -51,8 +51,8 @@ def scan_fused(
         refused: called with the reason if a gradient has to be computed by the plain loop after all.
         target: the kind of ``Call`` that runs it; default: the CPU's.
     """
-    leaves = (xs, *state, *weights, *cell.parameters())
-    gradient = torch.is_grad_enabled() and any(t.requires_grad for t in leaves)
+    gradient = torch.is_grad_enabled()
+    gradient = gradient and any(t.requires_grad for t in (xs, *state, *weights, *cell.parameters()))
     while True:
         plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1], kind=(target or Call).plans)
         shape: Any = (target.shape_for if target else way_for)(plan, xs.shape[1], lengths)

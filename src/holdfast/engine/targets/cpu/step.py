@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -27,6 +26,7 @@ from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.cache import library
 from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.pack import users
+from holdfast.engine.targets.cpu.panels import panels
 from holdfast.engine.targets.cpu.plan import Plan, failure
 from holdfast.engine.targets.cpu.step_kernel import PANEL, emit_step, padded
 from holdfast.engine.targets.cpu.vec import WIDTH
@@ -111,7 +111,7 @@ def packed_weights(
     for index in narrow:
         found[Argument(Role.NARROW, index)] = _rows(values[index], width)
     for index in wide:
-        found[Argument(Role.PANELS, index)] = panels(values[index], width, panel)
+        found[Argument(Role.PANELS, index)] = panels(values[index], panel * width, narrow_last=True).view(1, -1)
     for turn in turns:
         assert isinstance(turn, Rotate)
         index, angles = turn.angles.index, values[turn.angles.index].flip(0)  # the last sublayer turns first
@@ -124,17 +124,6 @@ def packed_weights(
 
 def _rows(matrix: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(matrix, (0, padded(matrix.shape[1], width) - matrix.shape[1])).contiguous()
-
-
-def panels(matrix: Tensor, width: int, panel: int) -> Tensor:
-    """(k, features) as (panel, k, feature), ``panel`` vectors to a panel and what is left in the last one."""
-    depth, features = matrix.shape
-    vectors = math.ceil(features / width)
-    whole = torch.nn.functional.pad(matrix, (0, vectors * width - features)).view(depth, vectors, width)
-    parts = [part.reshape(-1) for part in whole.split(panel, dim=1)]
-    flat = torch.zeros(whole.numel() + 16, dtype=matrix.dtype)
-    flat = flat[-flat.data_ptr() % 64 // flat.element_size() :][: whole.numel()]
-    return flat.copy_(torch.cat(parts)).view(1, -1)
 
 
 # -- a trial before trust --------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import math
 import platform
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +32,11 @@ ROWS = 8  # samples of a product that are summed together, at most
 
 def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureShape:
     """The way of this scan."""
-    samples = by_samples(plan, batch, lengths)
-    if lengths is not None or "features" in plan.refused:
-        return samples
-    features = by_features(plan, batch)
-    return features if _prefers_features(plan, batch) else samples
+    key = batch, lengths is not None, torch.get_num_threads(), len(plan.refused)
+    if key not in plan.ways:
+        features = lengths is None and "features" not in plan.refused and _prefers_features(plan, batch)
+        plan.ways[key] = by_features(plan, batch) if features else by_samples(plan, batch, lengths)
+    return plan.ways[key]
 
 
 def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
@@ -61,18 +60,13 @@ def _prefers_features(plan: Plan, batch: int) -> bool:
     return batch <= 16 and not _turns(plan)
 
 
-@functools.lru_cache(maxsize=512)
-def _nodes(plan: Plan) -> tuple[Any, ...]:
-    return tuple(reachable(plan.lowered(True).forward.roots))
-
-
 def _products(plan: Plan) -> list[int]:
     """Multiply-adds of each product of a step, forwards."""
-    return [n.tile.features * n.features for n in _nodes(plan) if isinstance(n, Product)]
+    return [n.tile.features * n.features for n in reachable(plan.lowered(True).forward.roots) if isinstance(n, Product)]
 
 
 def _turns(plan: Plan) -> bool:
-    return any(isinstance(n, Rotate | RotateBack) for n in _nodes(plan))
+    return any(isinstance(n, Rotate | RotateBack) for n in reachable(plan.lowered(True).forward.roots))
 
 
 @functools.cache
