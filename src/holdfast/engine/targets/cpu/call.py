@@ -101,6 +101,7 @@ class Call:
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Callable[[str], None] | None = None
     settings: Hashable = None  # of the cell when the scan ran
+    packed: dict[Any, Tensor] | None = None  # weights as kernels read them, where several stretches read the same
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return buffers.empty(shape, self.plan.dtype)
@@ -109,6 +110,14 @@ class Call:
         """The weights that kernels read."""
         with torch.no_grad():
             return self.plan.lowered(self.source_grad).prologue.run(*(w.detach() for w in (*weights, *own)))
+
+    def packed_once(self, make: Callable[[], dict[Any, Tensor]]) -> dict[Any, Tensor]:
+        """The weights as a forward kernel reads them."""
+        if self.packed is None:
+            return make()
+        if not self.packed:
+            self.packed.update(make())
+        return self.packed
 
     def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
         """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
@@ -153,7 +162,7 @@ class Call:
             arguments.over_time(Role.OUTPUT, output)
         for i, final in enumerate(last):
             arguments.per_sample(Role.LAST, i, final)
-        arguments.weights(schedule, values)
+        arguments.give(self.packed_once(lambda: pack.packed_weights(schedule, values, shape)))
         arguments.run(kernel)
         return tuple(last), kept
 
@@ -178,7 +187,7 @@ class Call:
             if tile is not None:
                 time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
                 arguments.over_time(role, time_of[tile], j)
-        arguments.weights(schedule, values)
+        arguments.give(pack.packed_weights(schedule, values, shape))
         sums = arguments.sums(schedule)
         arguments.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad))
         totals = [

@@ -51,7 +51,9 @@ class FeatureCall(Call):
             given.over_time(Role.OUTPUT, 0, output)
         for i, final in enumerate(last):
             given.per_sample(Role.LAST, i, final)
-        given.run(kernel, values)
+        vectors = self.shape.vectors
+        given.give(self.packed_once(lambda: packed_weights(schedule, values, plan.dtype, vectors)))
+        given.run(kernel)
         return tuple(last), kept
 
     def backward(
@@ -79,7 +81,8 @@ class FeatureCall(Call):
                 time_of[tile] = _roomy((steps, batch, tile.features), plan.dtype)
                 given.over_time(role, j, time_of[tile])
         sums = given.sums(schedule)
-        given.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad), values)
+        given.give(packed_weights(schedule, values, plan.dtype, shape.vectors))
+        given.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad))
         totals = [
             self._product_of(r, time_of, state[0], output) if r in schedule.products else _total(r, sums[i])
             for i, r in enumerate(schedule.program.reductions)
@@ -160,9 +163,11 @@ class _Arguments:
             made[i] = made[i][:, : wide.features]
         return made
 
-    def run(self, kernel: Kernel, values: Tensors) -> None:
-        for argument, tensor in packed_weights(self.schedule, values, self.dtype, self.call.shape.vectors).items():
+    def give(self, packed: dict[Argument, Tensor]) -> None:
+        for argument, tensor in packed.items():
             self.pointer(argument.role, argument.index, tensor)
+
+    def run(self, kernel: Kernel) -> None:
         work = pack.workspace((kernel.work * self.batch + 2 * self.width) * self.dtype.itemsize)
         counter = np.zeros(16, dtype=np.int64)
         self._values |= {

@@ -26,7 +26,7 @@ from holdfast.engine.targets.cpu.panels import panels
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total", "users", "workspace"]
+__all__ = ["Arguments", "Grads", "Tensors", "packed_weights", "product", "rows", "total", "users", "workspace"]
 
 Tensors = Sequence[Tensor]
 Grads = Sequence[Tensor | None]
@@ -86,22 +86,10 @@ class Arguments:
         self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
         self._values[Argument(role, index, Part.STEP)] = (-step if self.reverse else step, 0, 0)
 
-    def weights(self, schedule: Schedule, weights: Tensors) -> None:
+    def give(self, packed: dict[Argument, Tensor]) -> None:
         """Weights in the order that kernels read them."""
-        dtype, lanes = self.shape.dtype, self.shape.lanes
-        singles, narrow, wide, turns = users(schedule)
-        for index in singles:
-            self.pointer(Role.WEIGHT, index, weights[index].detach().to(dtype).contiguous())
-        for index in narrow:
-            self.pointer(Role.NARROW, index, weights[index].detach().mT.contiguous())
-        for index in wide:
-            self.pointer(Role.PANELS, index, panels(weights[index], self.shape.panel))
-        for turn in turns:
-            index, angles = turn.angles.index, weights[turn.angles.index].detach()
-            pairs, starts = _pairs(weights[turn.permutations.index])
-            self.pointer(Role.PAIRS, index, pairs * lanes)
-            self.pointer(Role.STARTS, index, starts * lanes)
-            self.pointer(Role.TURNS, index, torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous())
+        for argument, tensor in packed.items():
+            self.pointer(argument.role, argument.index, tensor)
 
     def sums(self, schedule: Schedule) -> dict[int, Tensor]:
         """Zeros for each sum inside the loop: (worker, shape of the sum, vector); a matrix for a wide outer product."""
@@ -136,6 +124,25 @@ class Arguments:
             samples = kernel.arguments.index(Argument(Role.SAMPLES))
             np.minimum(table[:, samples], self.shape.lanes, out=table[:, samples])
         kernel.compiled(table, self.workers)
+
+
+def packed_weights(schedule: Schedule, weights: Tensors, shape: Shape) -> dict[Argument, Tensor]:
+    """Weights in the order that kernels read them."""
+    singles, narrow, wide, turns = users(schedule)
+    found = {}
+    for index in singles:
+        found[Argument(Role.WEIGHT, index)] = weights[index].detach().to(shape.dtype).contiguous()
+    for index in narrow:
+        found[Argument(Role.NARROW, index)] = weights[index].detach().mT.contiguous()
+    for index in wide:
+        found[Argument(Role.PANELS, index)] = panels(weights[index], shape.panel)
+    for turn in turns:
+        index, angles = turn.angles.index, weights[turn.angles.index].detach()
+        pairs, starts = _pairs(weights[turn.permutations.index])
+        found[Argument(Role.PAIRS, index)] = pairs * shape.lanes
+        found[Argument(Role.STARTS, index)] = starts * shape.lanes
+        found[Argument(Role.TURNS, index)] = torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous()
+    return found
 
 
 _local = threading.local()

@@ -33,7 +33,17 @@ from holdfast.engine.targets.cpu.feature_kernel import emit_features_backward, e
 from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["Plan", "failure", "fused_source", "plan_for", "refuse", "remembered", "settings_now", "unfold"]
+__all__ = [
+    "Plan",
+    "failure",
+    "fused_source",
+    "plan_for",
+    "refuse",
+    "remembered",
+    "settings_now",
+    "share_plans",
+    "unfold",
+]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
 AGAIN = 256  # scans after which a step is recorded again
@@ -166,11 +176,17 @@ def _settings(cell: Cell, plans: _Plans) -> Settings:
 
 
 def plan_for(
-    cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: int | None = None, kind: type[_P] = Plan
+    cell: Cell,
+    weights: tuple[Tensor, ...],
+    *,
+    gradient: bool,
+    batch: int | None = None,
+    kind: type[_P] = Plan,
+    fold: bool = True,
 ) -> _P:
     """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none.
 
-    ``kind``: the target's plans.
+    ``kind``: the target's plans. ``fold``: whether a narrow input may be projected inside the loop.
     """
     example = cell.example_weight()
     with _lock:
@@ -178,6 +194,7 @@ def plan_for(
         kinds = tuple((tuple(w.shape), w.dtype, w.requires_grad) for w in weights)
         key = (
             kind,
+            fold,
             _settings(cell, plans).key,
             gradient,
             torch.is_grad_enabled(),
@@ -192,7 +209,8 @@ def plan_for(
             if plan.calls % AGAIN == 0 and steady and plan.same_at(cell, weights, batch) is not None:
                 plan = None  # the step reads something that settings do not see
         if plan is None:
-            plan = plans.known[key] = _made(cell, weights, gradient, kind)
+            folds = (True, False) if fold else (False,)
+            plan = plans.known[key] = _made(cell, weights, gradient, kind, folds)
             while len(plans.known) > MOST:  # a setting that changes with every scan should be a buffer
                 del plans.known[next(iter(plans.known))]
         if isinstance(plan, str):
@@ -200,6 +218,14 @@ def plan_for(
         if batch is not None and batch not in plan.batches:
             plan.batches[batch] = plan.same_at(cell, weights, batch)
     return cast("_P", plan)
+
+
+def share_plans(cell: Cell, twin: Cell) -> None:
+    """Let ``twin``, a copy of ``cell`` in another number type, find the plans of earlier copies."""
+    with _lock:
+        plans, own = _plans_of(cell), _Plans(twin)
+        own.known, own.settings = plans.known, [Settings(_settings(cell, plans).key, ())]
+        vars(twin)[PLANS] = own
 
 
 def settings_now(cell: Cell) -> Settings:

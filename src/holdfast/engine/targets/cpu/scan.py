@@ -24,12 +24,17 @@ from holdfast.engine.targets.cpu.feature_call import FeatureCall
 from holdfast.engine.targets.cpu.pack import Tensors
 from holdfast.engine.targets.cpu.plan import failure, plan_for, refuse, settings_now, unfold
 from holdfast.engine.targets.cpu.shape import FeatureShape
-from holdfast.engine.targets.cpu.ways import way_for
+from holdfast.engine.targets.cpu.ways import folds, way_for
 from holdfast.types import State
 
 __all__ = ["scan_fused"]
 
-CHUNK = 1 << 22  # bytes of drive that are made at a time when nothing of them is kept
+# Note [Borrowed parameters]
+# torch.func.functional_call lends a cell other tensors for one call, and they are gone when a gradient is computed.
+# What weights() and an unfolded drive() read is part of autograd's graph by then. What a step reads by itself would be
+# looked up again if the gradient is tried or computed by the plain loop, so such a scan is not fused.
+
+CHUNK = 1 << 24  # bytes of drive that are made at a time when nothing of them is kept
 
 
 def scan_fused(
@@ -53,8 +58,10 @@ def scan_fused(
     """
     gradient = torch.is_grad_enabled()
     gradient = gradient and any(t.requires_grad for t in (xs, *state, *weights, *cell.parameters()))
+    fold = not gradient or ((bool(target) or folds(xs)) and all(t.is_leaf for t in cell.parameters()))
     while True:
-        plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1], kind=(target or Call).plans)
+        options: Any = {"gradient": gradient, "batch": xs.shape[1], "kind": (target or Call).plans, "fold": fold}
+        plan = plan_for(cell, weights, **options)
         shape: Any = (target.shape_for if target else way_for)(plan, xs.shape[1], lengths)
         kind = target or (FeatureCall if isinstance(shape, FeatureShape) else Call)
         call = kind(cell, plan, lengths, reverse, shape, refused=refused)
@@ -62,6 +69,8 @@ def scan_fused(
         call.source_grad = not gradient or xs.requires_grad or not plan.fold
         tensors = own_tensors(cell) if plan.lowered(True).own else {}
         own = tuple(tensors[name] for name in plan.lowered(True).own)
+        if gradient and not all(t.is_leaf for t in own):  # Note [Borrowed parameters]
+            raise Unsupported("its step reads a parameter that is the result of a computation")
         try:
             trial.try_forward(call, xs, weights, own, output=gradient or need_output)
             if gradient and kind is FeatureCall:  # a way that has no backward kernel is not taken forwards either
@@ -91,7 +100,7 @@ def _without_gradient(
 ) -> tuple[Tensor | None, State]:
     """Nothing is kept, so the drive is made for a stretch of steps at a time."""
     plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
-    values = call.values(weights, own)
+    values, call.packed = call.values(weights, own), {}
     output = call.empty((steps, batch, state[0].shape[1])) if need_output else None
     width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
     even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)

@@ -8,6 +8,7 @@ import math
 import torch
 
 from holdfast.engine.program.tiles import Outer
+from holdfast.engine.targets.cpu.machine import second_cache
 from holdfast.engine.targets.cpu.vec import WIDTH
 
 __all__ = ["FeatureShape", "Shape"]
@@ -49,10 +50,10 @@ class Shape:
 
     def summed_after(self, outer: Outer) -> bool:
         """Whether an outer product is better left until after the loop: each step reads and writes the whole sum, which
-        pays for many lanes, or for a sum that stays in the second cache.
+        pays for a sum that stays in the second cache, and with few lanes for one that leaves room there.
         """
-        few = self.lanes < 4 * self.width
-        return few and outer.left.features * outer.right.features * self.dtype.itemsize > 1 << 18
+        room = second_cache() // (4 if self.lanes < 4 * self.width else 1)
+        return outer.left.features * outer.right.features * self.dtype.itemsize > room
 
 
 @dataclasses.dataclass(frozen=True)

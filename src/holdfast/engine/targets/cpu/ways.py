@@ -10,24 +10,23 @@ lanes or leave threads without work.
 
 from __future__ import annotations
 
-import functools
 import math
-import platform
 
 import torch
 from torch import Tensor
 
 from holdfast.engine.program.tiles import Product, Rotate, RotateBack, reachable
-from holdfast.engine.targets.cpu.native import host
+from holdfast.engine.targets.cpu.machine import registers, second_cache
 from holdfast.engine.targets.cpu.plan import Plan
 from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
 from holdfast.engine.targets.cpu.team import team_size
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["by_features", "by_samples", "way_for"]
+__all__ = ["by_features", "by_samples", "folds", "way_for"]
 
 ALONE = 1 << 15  # multiply-adds of a step up to which one thread does not wait for others
-ROWS = 8  # samples of a product that are summed together, at most
+LARGE = 4  # times the second cache: weights that are better divided between threads
+ROWS = 6  # samples of a product that are summed together, at most
 
 
 def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureShape:
@@ -39,6 +38,13 @@ def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureSh
     return plan.ways[key]
 
 
+def folds(xs: Tensor) -> bool:
+    """Whether a narrow input is projected inside the loop of a scan with gradients: with lanes over features, the
+    gradient of its weights is cheaper as one product after the loop.
+    """
+    return xs.shape[1] >= WIDTH.get(xs.dtype, 8) * torch.get_num_threads()
+
+
 def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
     """As many lanes as a thread's share of the batch fills."""
     width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
@@ -48,30 +54,21 @@ def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
 
 def by_features(plan: Plan, batch: int) -> FeatureShape:
     """As many samples and vectors at a time as there are registers for their sums, the weights and a sample."""
-    registers = _registers()
-    most = ROWS if registers == 32 else 6
-    rows = min(range(1, min(batch, most) + 1), key=lambda r: (math.ceil(batch / r) * (r + 1.5), -r))
-    vectors = next(v for v in (8, 4, 2, 1) if rows * v + v + 1 <= registers or rows == 1)
-    work = batch * sum(size for size in _products(plan))
+    rows = min(range(1, min(batch, ROWS) + 1), key=lambda r: math.ceil(batch / r) * (r + 0.4))
+    vectors = next(v for v in (8, 4, 2, 1) if rows * v + v + 1 <= registers() or rows == 1)
+    work = batch * sum(_products(plan))
     return FeatureShape(plan.dtype, rows, vectors, 1 if work <= ALONE else team_size())
 
 
 def _prefers_features(plan: Plan, batch: int) -> bool:
-    return batch <= 16 and not _turns(plan)
+    """Fewer samples than the lanes of all threads; or few more, and weights that each thread should read a part of."""
+    if any(isinstance(n, Rotate | RotateBack) for n in reachable(plan.lowered(True).forward.roots)):
+        return False
+    lanes = WIDTH[plan.dtype] * torch.get_num_threads()
+    weights = sum(_products(plan)) * plan.dtype.itemsize
+    return batch < lanes or (batch < 2 * lanes and weights >= LARGE * second_cache())
 
 
 def _products(plan: Plan) -> list[int]:
     """Multiply-adds of each product of a step, forwards."""
     return [n.tile.features * n.features for n in reachable(plan.lowered(True).forward.roots) if isinstance(n, Product)]
-
-
-def _turns(plan: Plan) -> bool:
-    return any(isinstance(n, Rotate | RotateBack) for n in reachable(plan.lowered(True).forward.roots))
-
-
-@functools.cache
-def _registers() -> int:
-    """Vector registers of 256 bits."""
-    if "+avx512vl" in host():
-        return 32
-    return 16 if platform.machine().lower() in ("x86_64", "amd64", "arm64", "aarch64") else 8
