@@ -4,8 +4,7 @@
     python benchmarks/truncate.py --quick    short sequences, to see that it runs
 
 One thread a core. Times are medians in milliseconds; the ways of one row are timed in turns, so that a busy moment
-hits them alike. The recurrence is ``holdfast.scan`` as a layer calls it: the fused loop, or PyTorch's own kernel for an
-LSTM.
+hits them alike. The recurrence is ``holdfast.scan`` as a layer calls it: the fused loop.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,7 +126,7 @@ class Cell(CheckedLoad, abc.ABC):
 
     def example_weight(self) -> Tensor:
         """Any weight: the cell computes in its number type and on its device."""
-        for tensor in (*self.parameters(), *self.buffers()):
+        for tensor in itertools.chain(self.parameters(), self.buffers()):
             if tensor.is_floating_point():
                 return tensor
         return torch.empty(0)

@@ -82,9 +82,9 @@ def test_every_length_works(steps):
 
 def test_a_long_drive_is_made_in_stretches_without_gradients(monkeypatch):
     """Without gradients nothing of the drive is kept: it is made stretch by stretch, in either direction."""
-    from holdfast.engine.targets.cpu import call
+    from holdfast.engine.targets.cpu import scan
 
-    monkeypatch.setattr(call, "CHUNK", 1)
+    monkeypatch.setattr(scan, "CHUNK", 1)
     cell, xs, lengths = hf.GRUCell(12, 6), torch.randn(7, 3, 12), torch.tensor([7, 2, 5])
     with torch.no_grad():
         for reverse in (False, True):

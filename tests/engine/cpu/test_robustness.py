@@ -404,12 +404,28 @@ def test_half_precision_and_no_steps_are_answered_by_name():
     cell = hf.RNNCell(2, 3)
     with pytest.raises(ShapeError, match="at least one step"):
         hf.scan(cell, torch.randn(0, 4, 2), backend="fused")
-    half = hf.RNNCell(2, 3).to(torch.bfloat16)
-    xs = torch.randn(3, 4, 2, dtype=torch.bfloat16)
-    with pytest.raises(FusedError, match="bfloat16"):
+    half = hf.RNNCell(2, 3).to(torch.float16)
+    xs = torch.randn(3, 4, 2, dtype=torch.float16)
+    with pytest.raises(FusedError, match="float16"):
         hf.scan(half, xs, backend="fused")
-    with pytest.warns(FusedFallbackWarning, match="bfloat16"):
+    with pytest.warns(FusedFallbackWarning, match="float16"):
         hf.scan(half, xs)
+
+
+@pytest.mark.parametrize("batch", [1, 40])
+def test_borrowed_parameters_get_their_gradients(batch):
+    """``torch.func.functional_call`` with parameters that are results: their gradient goes on to what they are made of.
+
+    The compiled scan lost the gradient of a parameter that a folded drive reads.
+    """
+    layer, xs = hf.RNN(3, 5, backend="fused"), torch.randn(4, batch, 3)
+    made_of = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+    found = []
+    for backend in ("fused", "reference"):
+        layer.backend = backend
+        output, _ = torch.func.functional_call(layer, {name: 2.0 * t for name, t in made_of.items()}, (xs,))
+        found.append(torch.autograd.grad(output.square().sum(), list(made_of.values())))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 # -- the cache folder --------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from holdfast.engine.program.trace import Batch, differs, record_step, trace_ste
 from holdfast.engine.targets.cpu import buffers, cache, native
 from holdfast.engine.targets.cpu.arguments import Argument, Role
 from holdfast.engine.targets.cpu.emit import emit_backward, emit_forward
+from holdfast.engine.targets.cpu.machine import second_cache
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.vec import Vec, fma, select, vector_type
 
@@ -137,12 +138,16 @@ def test_elementwise_operators_share_one_loop():
 
 
 def test_wide_sums_are_left_until_after_the_loop_when_they_do_not_pay():
-    wide, narrow = (
-        Outer(*(Input(Slot(Kind.STATE, i), size) for i, size in enumerate(sizes))) for sizes in ((2048, 512), (7, 9))
+    """A sum that fits the second cache pays with many lanes, a quarter of it with few; a larger one never does."""
+    features = second_cache() // 4 // 512
+    large, wide, narrow = (
+        Outer(*(Input(Slot(Kind.STATE, i), size) for i, size in enumerate(sizes)))
+        for sizes in ((features + 1, 512), (features // 2, 512), (7, 9))
     )
     few, many = (Shape(torch.float32, lanes, masked=False) for lanes in (8, 32))
     assert few.summed_after(wide)
     assert not many.summed_after(wide)
+    assert many.summed_after(large)
     assert many.outer_size(narrow) == (12, 16)
 
 

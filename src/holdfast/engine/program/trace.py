@@ -93,6 +93,33 @@ def record_step(
     cell: Cell, weights: Sequence[Tensor], source_features: int, *, fold: bool, gradient: bool, batch: int
 ) -> Traced:
     """Record one step at one batch size. The caller's grad mode is the step's, as in the plain loop."""
+    with _own_leaves(cell):
+        return _record_step(cell, weights, source_features, fold=fold, gradient=gradient, batch=batch)
+
+
+@contextlib.contextmanager
+def _own_leaves(cell: Cell) -> Iterator[None]:
+    """Leaves in place of the cell's tensors that are results, as ``torch.func.functional_call`` puts them there: what a
+    step's gradient needs is the derivative by each of them alone, not by what they were made of.
+    """
+    kinds = (module._parameters for module in cell.modules()), (module._buffers for module in cell.modules())
+    tables = [table for kind in kinds for table in kind if any(t is not None and not t.is_leaf for t in table.values())]
+    before, leaves = [dict(table) for table in tables], dict[int, Tensor]()
+    try:
+        for table in tables:
+            for name, tensor in table.items():
+                if tensor is not None and not tensor.is_leaf:
+                    leaf = leaves.setdefault(id(tensor), tensor.detach().requires_grad_(tensor.requires_grad))
+                    table[name] = leaf  # type: ignore[assignment]
+        yield
+    finally:
+        for table, content in zip(tables, before, strict=True):
+            table.update(content)
+
+
+def _record_step(
+    cell: Cell, weights: Sequence[Tensor], source_features: int, *, fold: bool, gradient: bool, batch: int
+) -> Traced:
     like, count = cell.example_weight(), len(cell.state_sizes)
     dtype, generator = like.dtype, torch.Generator().manual_seed(0)
 
@@ -164,7 +191,7 @@ def _pull_back(new: Sequence[Tensor], cotangents: list[Tensor], leaves: list[Ten
     pairs = [
         (result, cotangent) for result, cotangent in zip(new, cotangents, strict=True) if result.grad_fn is not None
     ]
-    wanted = [i for i, t in enumerate(leaves) if t.is_leaf and t.requires_grad]
+    wanted = [i for i, t in enumerate(leaves) if t.requires_grad]
     found: list[Tensor | None] = [None] * len(leaves)
     passed_on = [i for i in wanted if any(leaves[i] is result for result in new)]
     if pairs and wanted:

@@ -5,13 +5,16 @@ builder.py   what every kernel is written with; tile_builder.py adds tiles; vec.
 native.py    machine code in memory; cache.py keeps it on disk, team.py runs it on threads
 plan.py      a cell's step traced, lowered and emitted; trial.py compares a new kernel with the plain loop
 step_kernel.py  one step with lanes over features; step.py binds it to its memory, for streams
-call.py      one scan: autograd around kernels; arguments.py, pack.py, shape.py; buffers.py uses memory again
+scan.py      one scan; ways.py chooses how, from what machine.py knows; narrow.py does bfloat16 in float32
+call.py      lanes over samples: autograd around kernels; arguments.py, pack.py, shape.py; buffers.py uses memory again
+feature_*.py lanes over features, for few samples: builder, kernels, call; panels.py packs matrices for both
 """
 
 from holdfast.engine.program.graph import Unsupported
-from holdfast.engine.targets.cpu.call import scan_fused
+from holdfast.engine.targets.cpu.narrow import NARROW, scan_narrow
 from holdfast.engine.targets.cpu.plan import fused_source
+from holdfast.engine.targets.cpu.scan import scan_fused
 from holdfast.engine.targets.cpu.step import bind_step, step_rows
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["WIDTH", "Unsupported", "bind_step", "fused_source", "scan_fused", "step_rows"]
+__all__ = ["NARROW", "WIDTH", "Unsupported", "bind_step", "fused_source", "scan_fused", "scan_narrow", "step_rows"]

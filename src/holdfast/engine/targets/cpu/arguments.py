@@ -35,6 +35,13 @@ class Role(enum.StrEnum):
     PAIRS = "the rows that a rotation turns together"
     STARTS = "the rows in which features begin a rotation"
     TURNS = "cosines and sines of a rotation"
+    TEAM = "threads that run a scan together"  # this and the next three: feature_builder.py
+    WORKER = "which of them this is"
+    COUNTER = "how often one of them has waited for the others"
+    YIELD = "the function that offers a core to other threads"
+
+
+_NUMBERS = Role.STEPS, Role.SAMPLES, Role.TEAM, Role.WORKER, Role.YIELD
 
 
 class Part(enum.StrEnum):
@@ -54,4 +61,4 @@ class Argument(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        return self.part is not Part.ADDRESS or self.role in (Role.STEPS, Role.SAMPLES)
+        return self.part is not Part.ADDRESS or self.role in _NUMBERS

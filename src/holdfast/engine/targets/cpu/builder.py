@@ -30,7 +30,7 @@ class Builder:
     """
 
     def __init__(self, name: str, dtype: torch.dtype, align: int):
-        self.width, self._align = WIDTH[dtype], align
+        self.width, self._align, self.size = WIDTH[dtype], align, dtype.itemsize
         self.vector = vector_type(dtype, self.width)
         self.element = self.vector.element
         self.module = ir.Module(name)
@@ -113,6 +113,22 @@ class Builder:
         while len(parts) > 1:
             parts = [self.builder.fadd(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
         return parts[0]
+
+    def turned(self, block: list[Value]) -> list[Value]:
+        """The transpose of a square of vectors, by exchanging halves, quarters, ... of pairs."""
+        size = len(block)
+        half = size // 2
+        while half >= 1:
+            pick_low = [i if not i & half else size + (i ^ half) for i in range(size)]
+            pick_high = [i | half if not i & half else size + i for i in range(size)]
+            for i in (i for i in range(size) if not i & half):
+                a, b = block[i], block[i | half]
+                block[i], block[i | half] = self._shuffle(a, b, pick_low), self._shuffle(a, b, pick_high)
+            half //= 2
+        return block
+
+    def _shuffle(self, a: Value, b: Value, lanes: list[int]) -> Value:
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))
 
     # -- loops ---------------------------------------------------------------------------------------------------------
 

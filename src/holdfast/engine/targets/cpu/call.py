@@ -1,16 +1,13 @@
-"""One scan by compiled loops: blocks, threads, autograd. The last stage.
-
-    scan_fused(cell, xs, state, weights, ...)  →  outputs, last state
+"""One scan by compiled loops with lanes over samples: blocks, threads, autograd.
 
 A call splits the batch into blocks and runs a kernel on each, on threads that do not wait for each other until the
-end. A kernel that has not been tried yet is compared with the plain loop first (trial.py).
+end. A backward kernel that has not been tried yet is compared with the plain loop first (trial.py).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
@@ -21,94 +18,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.cells import Cell
 from holdfast.engine.program.graph import Unsupported, mapped
 from holdfast.engine.program.tiles import Input, Kind, Outer, Slot, Tile
-from holdfast.engine.program.trace import Batch, own_tensors
+from holdfast.engine.program.trace import Batch
 from holdfast.engine.reference import plain_loop
 from holdfast.engine.targets.cpu import buffers, pack, trial
 from holdfast.engine.targets.cpu.arguments import Role
 from holdfast.engine.targets.cpu.pack import Grads, Tensors
-from holdfast.engine.targets.cpu.plan import Plan, failure, plan_for, settings_now, unfold
-from holdfast.engine.targets.cpu.shape import Shape
-from holdfast.engine.targets.cpu.vec import WIDTH
+from holdfast.engine.targets.cpu.plan import Plan, failure, refuse, settings_now, unfold
 from holdfast.errors import FusedError
 from holdfast.types import State
 
-__all__ = ["Call", "scan_fused"]
-
-CHUNK = 1 << 22  # bytes of drive that are made at a time when nothing of them is kept
-
-
-def scan_fused(
-    cell: Cell,
-    xs: Tensor,
-    state: State,
-    weights: tuple[Tensor, ...],
-    *,
-    lengths: Tensor | None = None,
-    reverse: bool = False,
-    need_output: bool = True,
-    refused: Callable[[str], None] | None = None,
-    target: type[Call] | None = None,
-) -> tuple[Tensor | None, State]:
-    """``scan_reference`` by compiled loops; ``Unsupported`` with the reason if the cell's step has no plan.
-
-    Args:
-        weights: what ``cell.weights()`` returned.
-        refused: called with the reason if a gradient has to be computed by the plain loop after all.
-        target: what runs it; default: the CPU.
-    """
-    target = target or Call
-    leaves = (xs, *state, *weights, *cell.parameters())
-    gradient = torch.is_grad_enabled() and any(t.requires_grad for t in leaves)
-    while True:
-        plan = plan_for(cell, weights, gradient=gradient, batch=xs.shape[1], kind=target.plans)
-        call = target(cell, plan, lengths, reverse, target.shape_for(plan, xs.shape[1], lengths), refused=refused)
-        call.settings = settings_now(cell).key if gradient else None
-        call.source_grad = not gradient or xs.requires_grad or not plan.fold
-        tensors = own_tensors(cell) if plan.lowered(True).own else {}
-        own = tuple(tensors[name] for name in plan.lowered(True).own)
-        try:
-            trial.try_forward(call, xs, weights, own, output=gradient or need_output)
-        except trial.Disagreement as difference:
-            unfold(cell, plan, weights, str(difference))
-            continue
-        except Warning:  # the user has made them errors
-            raise
-        except Exception as error:  # a fault in the compiler must not stop a scan: the plain loop can do it
-            unfold(cell, plan, weights, failure(error))
-            continue
-        if plan.lowered(True).noises and not all(t.is_contiguous() for t in (xs, *state)):
-            raise Unsupported("it draws random numbers, and its input or state is not contiguous in memory")
-        if not gradient:
-            return _without_gradient(call, xs, state, weights, own, need_output)
-        source = xs if plan.fold else cell.drive(xs)
-        call.noise = call.drawn(len(xs), xs.shape[1])
-        used = plan.lowered(call.source_grad).finish.outputs
-        given = (t if grad is not None else t.detach() for t, grad in zip((*weights, *own), used, strict=True))
-        output, *last = FusedScan.apply(call, source, *state, *given)
-        return (output if need_output else None), tuple(last)
-
-
-def _without_gradient(
-    call: Call, xs: Tensor, state: State, weights: Tensors, own: Tensors, need_output: bool
-) -> tuple[Tensor | None, State]:
-    """Nothing is kept, so the drive is made for a stretch of steps at a time."""
-    plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
-    values = call.values(weights, own)
-    output = call.empty((steps, batch, state[0].shape[1])) if need_output else None
-    width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
-    even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)
-    stretch = max(1, CHUNK // (batch * width)) if even and not plan.fold else steps
-    whole = None if plan.fold or even else cell.drive(xs)
-    for start in range(0, steps, stretch):
-        window = slice(
-            steps - start - stretch if call.reverse else start, steps - start if call.reverse else start + stretch
-        )
-        window = slice(max(0, window.start), min(steps, window.stop))
-        source = xs[window] if plan.fold else cell.drive(xs[window]) if whole is None else whole
-        here = None if call.lengths is None else (call.lengths - window.start).clamp(0, window.stop - window.start)
-        part = dataclasses.replace(call, lengths=here, noise=call.drawn(len(source), batch))
-        state, _ = part.forward(source, state, values, None if output is None else output[window], gradient=False)
-    return output, state
+__all__ = ["Call", "FusedScan"]
 
 
 class FusedScan(torch.autograd.Function):
@@ -177,18 +96,12 @@ class Call:
     plan: Any  # one of ``plans``
     lengths: Tensor | None
     reverse: bool
-    shape: Any  # what ``shape_for`` returned
+    shape: Any  # how its kernels are laid out
     source_grad: bool = True
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Callable[[str], None] | None = None
     settings: Hashable = None  # of the cell when the scan ran
-
-    @staticmethod
-    def shape_for(plan: Any, batch: int, lengths: Tensor | None) -> Any:
-        """As many lanes as a thread's share of the batch fills."""
-        width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
-        lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
-        return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)
+    packed: dict[Any, Tensor] | None = None  # weights as kernels read them, where several stretches read the same
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return buffers.empty(shape, self.plan.dtype)
@@ -198,9 +111,19 @@ class Call:
         with torch.no_grad():
             return self.plan.lowered(self.source_grad).prologue.run(*(w.detach() for w in (*weights, *own)))
 
+    def packed_once(self, make: Callable[[], dict[Any, Tensor]]) -> dict[Any, Tensor]:
+        """The weights as a forward kernel reads them."""
+        if self.packed is None:
+            return make()
+        if not self.packed:
+            self.packed.update(make())
+        return self.packed
+
     def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
         """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
         noises = self.plan.lowered(self.source_grad).noises
+        if not noises:
+            return ()
         kept = [self.empty((steps, batch, n.tile.features)) if n.is_read else None for n in noises]
         device = self.cell.example_weight().device
 
@@ -209,7 +132,7 @@ class Call:
                 return type(value)(map(sized, value))
             return value.times * batch if isinstance(value, Batch) else value
 
-        for t in reversed(range(steps)) if self.reverse and noises else range(steps) if noises else ():
+        for t in reversed(range(steps)) if self.reverse else range(steps):
             for noise, place in zip(noises, kept, strict=True):
                 args, kwargs = mapped(
                     (noise.node.args, noise.node.kwargs),
@@ -239,7 +162,7 @@ class Call:
             arguments.over_time(Role.OUTPUT, output)
         for i, final in enumerate(last):
             arguments.per_sample(Role.LAST, i, final)
-        arguments.weights(schedule, values)
+        arguments.give(self.packed_once(lambda: pack.packed_weights(schedule, values, shape)))
         arguments.run(kernel)
         return tuple(last), kept
 
@@ -257,14 +180,14 @@ class Call:
         arguments.over_time(Role.OUTPUT, output)
         if grads[0] is not None:
             arguments.over_time(Role.OUTPUT_GRAD, pack.rows(grads[0]))
-        of_source, source_grad = Slot(Kind.SOURCE), None
+        of_source = Slot(Kind.SOURCE)
         time_of = {tile: source for slot, tile in schedule.program.inputs.items() if slot == of_source}
         written = [(Role.STORED, j, tile) for j, tile in enumerate(plan.stored(self.source_grad, shape))]
         for role, j, tile in [*written, (Role.SOURCE_GRAD, 0, schedule.program.outputs[of_source])]:
             if tile is not None:
-                source_grad = time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
-                arguments.over_time(role, source_grad, j)
-        arguments.weights(schedule, values)
+                time_of[tile] = buffers.empty((steps, batch, tile.features), plan.dtype)
+                arguments.over_time(role, time_of[tile], j)
+        arguments.give(pack.packed_weights(schedule, values, shape))
         sums = arguments.sums(schedule)
         arguments.run(plan.backward_kernel(shape, grads[0] is not None, self.source_grad))
         totals = [
@@ -273,7 +196,8 @@ class Call:
         ]
         with torch.no_grad():
             reads = (values[i] for i in lowered.finish_reads)
-            return source_grad, *first_grads, *lowered.finish.run(*totals, *reads)
+            source_grad = schedule.program.outputs[of_source]
+            return source_grad and time_of[source_grad], *first_grads, *lowered.finish.run(*totals, *reads)
 
     def plain_backward(
         self, needs: Sequence[bool], source: Tensor, tensors: Tensors, grads: Grads, *, create_graph: bool
@@ -328,6 +252,8 @@ class Call:
         """A gradient that could not be computed or did not agree: the plain loop does it, and does so from now on."""
         count, total = len(self.plan.traced.state_sizes), self.plan.traced.weights
         reason = str(error) if isinstance(error, Unsupported | trial.Disagreement) else failure(error)
+        if refuse(self.plan, self.shape, reason):
+            return
         unfold(self.cell, self.plan, tuple(tensors[count : count + total]), reason)
         if self.refused is None:
             name = type(self.cell).__name__

@@ -22,10 +22,11 @@ from holdfast.engine.program.schedule import Schedule, narrow_side, sides
 from holdfast.engine.program.turns import turn_tables
 from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.emit import Kernel
+from holdfast.engine.targets.cpu.panels import panels
 from holdfast.engine.targets.cpu.shape import Shape
 from holdfast.engine.targets.cpu.team import worker_count
 
-__all__ = ["Arguments", "Grads", "Tensors", "product", "rows", "total", "users"]
+__all__ = ["Arguments", "Grads", "Tensors", "packed_weights", "product", "rows", "total", "users", "workspace"]
 
 Tensors = Sequence[Tensor]
 Grads = Sequence[Tensor | None]
@@ -85,22 +86,10 @@ class Arguments:
         self._values[Argument(role, index, Part.ROW)] = (row, 0, 0)
         self._values[Argument(role, index, Part.STEP)] = (-step if self.reverse else step, 0, 0)
 
-    def weights(self, schedule: Schedule, weights: Tensors) -> None:
+    def give(self, packed: dict[Argument, Tensor]) -> None:
         """Weights in the order that kernels read them."""
-        dtype, lanes = self.shape.dtype, self.shape.lanes
-        singles, narrow, wide, turns = users(schedule)
-        for index in singles:
-            self.pointer(Role.WEIGHT, index, weights[index].detach().to(dtype).contiguous())
-        for index in narrow:
-            self.pointer(Role.NARROW, index, weights[index].detach().mT.contiguous())
-        for index in wide:
-            self.pointer(Role.PANELS, index, _panels(weights[index].detach(), self.shape.panel))
-        for turn in turns:
-            index, angles = turn.angles.index, weights[turn.angles.index].detach()
-            pairs, starts = _pairs(weights[turn.permutations.index])
-            self.pointer(Role.PAIRS, index, pairs * lanes)
-            self.pointer(Role.STARTS, index, starts * lanes)
-            self.pointer(Role.TURNS, index, torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous())
+        for argument, tensor in packed.items():
+            self.pointer(argument.role, argument.index, tensor)
 
     def sums(self, schedule: Schedule) -> dict[int, Tensor]:
         """Zeros for each sum inside the loop: (worker, shape of the sum, vector); a matrix for a wide outer product."""
@@ -127,7 +116,7 @@ class Arguments:
 
     def run(self, kernel: Kernel) -> None:
         size = math.ceil((kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
-        self._values[Argument(Role.WORK)] = (_workspace(self.workers * size), 0, size)
+        self._values[Argument(Role.WORK)] = (workspace(self.workers * size), 0, size)
         values, per_block, per_worker = np.array([self._values[a] for a in kernel.arguments], dtype=np.int64).T
         blocks = np.arange(self.blocks)[:, None]
         table = values + blocks * per_block + blocks % self.workers * per_worker
@@ -137,10 +126,29 @@ class Arguments:
         kernel.compiled(table, self.workers)
 
 
+def packed_weights(schedule: Schedule, weights: Tensors, shape: Shape) -> dict[Argument, Tensor]:
+    """Weights in the order that kernels read them."""
+    singles, narrow, wide, turns = users(schedule)
+    found = {}
+    for index in singles:
+        found[Argument(Role.WEIGHT, index)] = weights[index].detach().to(shape.dtype).contiguous()
+    for index in narrow:
+        found[Argument(Role.NARROW, index)] = weights[index].detach().mT.contiguous()
+    for index in wide:
+        found[Argument(Role.PANELS, index)] = panels(weights[index], shape.panel)
+    for turn in turns:
+        index, angles = turn.angles.index, weights[turn.angles.index].detach()
+        pairs, starts = _pairs(weights[turn.permutations.index])
+        found[Argument(Role.PAIRS, index)] = pairs * shape.lanes
+        found[Argument(Role.STARTS, index)] = starts * shape.lanes
+        found[Argument(Role.TURNS, index)] = torch.stack([angles.cos(), angles.sin()], dim=-1).flip(0).contiguous()
+    return found
+
+
 _local = threading.local()
 
 
-def _workspace(size: int) -> int:
+def workspace(size: int) -> int:
     """Scratch memory of the calling thread and those that work for it, aligned."""
     if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
         _local.work = np.zeros(size + 64, dtype=np.uint8)
@@ -163,14 +171,6 @@ def users(schedule: Schedule) -> tuple[list[int], list[int], list[int], list[til
     narrow = {n.matrix.index for n in matrices if n.is_narrow}
     wide = {n.matrix.index for n in matrices if not n.is_narrow}
     return sorted(singles), sorted(narrow), sorted(wide), list(turns.values())
-
-
-def _panels(matrix: Tensor, height: int) -> Tensor:
-    """(k, features) as (panel, k, row): what a panel of rows of the product reads, in the order it reads it."""
-    depth, features = matrix.shape
-    panels = math.ceil(features / height)
-    padded = torch.nn.functional.pad(matrix, (0, panels * height - features))
-    return padded.view(depth, panels, height).permute(1, 0, 2).contiguous()
 
 
 _pair_tables = WeakIdKeyDictionary()  # permutations to (version, pairs, starts)

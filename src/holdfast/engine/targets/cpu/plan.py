@@ -29,10 +29,21 @@ from holdfast.engine.program.settings import PLANS, Settings, settings_of
 from holdfast.engine.program.tiles import Kind, Slot, Tile
 from holdfast.engine.program.trace import Traced, differs, random_state_kept, record_step, trace_step
 from holdfast.engine.targets.cpu.emit import Kernel, emit_backward, emit_forward
-from holdfast.engine.targets.cpu.shape import Shape
+from holdfast.engine.targets.cpu.feature_kernel import emit_features_backward, emit_features_forward
+from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["Plan", "failure", "fused_source", "plan_for", "remembered", "settings_now", "unfold"]
+__all__ = [
+    "Plan",
+    "failure",
+    "fused_source",
+    "plan_for",
+    "refuse",
+    "remembered",
+    "settings_now",
+    "share_plans",
+    "unfold",
+]
 
 FOLDED = 8  # inputs of at most this many features are projected inside the loop
 AGAIN = 256  # scans after which a step is recorded again
@@ -64,6 +75,8 @@ class Plan:
     calls: int = 0
     batches: dict[int, str | None] = dataclasses.field(default_factory=dict)  # sizes met; how the trace differed
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
+    refused: dict[str, str] = dataclasses.field(default_factory=dict)  # ways that cannot do it, with the reason
+    ways: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what ways.py has chosen
 
     @remembered
     def lowered(self, source_grad: bool) -> Lowered:
@@ -74,13 +87,13 @@ class Plan:
         return schedule(self.lowered(source_grad).forward)
 
     @remembered
-    def backward(self, source_grad: bool, shape: Shape) -> Schedule:
+    def backward(self, source_grad: bool, shape: Shape | FeatureShape) -> Schedule:
         program = self.lowered(source_grad).backward
         assert program is not None
         return schedule(program, shape.summed_after)
 
     @remembered
-    def stored(self, source_grad: bool, shape: Shape) -> tuple[Tile, ...]:
+    def stored(self, source_grad: bool, shape: Shape | FeatureShape) -> tuple[Tile, ...]:
         """Sides of the products after the loop that no tensor holds already."""
         backward = self.backward(source_grad, shape)
         sides = [side for outer in backward.products for side in (outer.left, outer.right)]
@@ -97,15 +110,19 @@ class Plan:
         return tuple(sorted(states | {s for s in inputs if s.kind is Kind.SAVED}))
 
     @remembered
-    def forward_kernel(self, shape: Shape, output: bool, gradient: bool, source_grad: bool) -> Kernel:
+    def forward_kernel(self, shape: Shape | FeatureShape, output: bool, gradient: bool, source_grad: bool) -> Kernel:
         keep = self.keep(source_grad) if gradient else ()
+        if isinstance(shape, FeatureShape):
+            return emit_features_forward(self.forward(source_grad), shape, output=output, keep=keep)
         return emit_forward(self.forward(source_grad), shape, output=output, keep=keep)
 
     @remembered
-    def backward_kernel(self, shape: Shape, output_grad: bool, source_grad: bool) -> Kernel:
-        backward, sizes = self.backward(source_grad, shape), self.traced.state_sizes
-        stored = self.stored(source_grad, shape)
-        return emit_backward(backward, shape, state_sizes=sizes, output_grad=output_grad, stored=stored)
+    def backward_kernel(self, shape: Shape | FeatureShape, output_grad: bool, source_grad: bool) -> Kernel:
+        backward, stored = self.backward(source_grad, shape), self.stored(source_grad, shape)
+        options: Any = {"state_sizes": self.traced.state_sizes, "output_grad": output_grad, "stored": stored}
+        if isinstance(shape, FeatureShape):
+            return emit_features_backward(backward, shape, **options)
+        return emit_backward(backward, shape, **options)
 
     def same_at(self, cell: Cell, weights: tuple[Tensor, ...], batch: int) -> str | None:
         """Record the step again, at this batch size: None if it is still this plan's program, else the difference."""
@@ -159,11 +176,17 @@ def _settings(cell: Cell, plans: _Plans) -> Settings:
 
 
 def plan_for(
-    cell: Cell, weights: tuple[Tensor, ...], *, gradient: bool, batch: int | None = None, kind: type[_P] = Plan
+    cell: Cell,
+    weights: tuple[Tensor, ...],
+    *,
+    gradient: bool,
+    batch: int | None = None,
+    kind: type[_P] = Plan,
+    fold: bool = True,
 ) -> _P:
     """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none.
 
-    ``kind``: the target's plans.
+    ``kind``: the target's plans. ``fold``: whether a narrow input may be projected inside the loop.
     """
     example = cell.example_weight()
     with _lock:
@@ -171,6 +194,7 @@ def plan_for(
         kinds = tuple((tuple(w.shape), w.dtype, w.requires_grad) for w in weights)
         key = (
             kind,
+            fold,
             _settings(cell, plans).key,
             gradient,
             torch.is_grad_enabled(),
@@ -185,7 +209,8 @@ def plan_for(
             if plan.calls % AGAIN == 0 and steady and plan.same_at(cell, weights, batch) is not None:
                 plan = None  # the step reads something that settings do not see
         if plan is None:
-            plan = plans.known[key] = _made(cell, weights, gradient, kind)
+            folds = (True, False) if fold else (False,)
+            plan = plans.known[key] = _made(cell, weights, gradient, kind, folds)
             while len(plans.known) > MOST:  # a setting that changes with every scan should be a buffer
                 del plans.known[next(iter(plans.known))]
         if isinstance(plan, str):
@@ -195,10 +220,26 @@ def plan_for(
     return cast("_P", plan)
 
 
+def share_plans(cell: Cell, twin: Cell) -> None:
+    """Let ``twin``, a copy of ``cell`` in another number type, find the plans of earlier copies."""
+    with _lock:
+        plans, own = _plans_of(cell), _Plans(twin)
+        own.known, own.settings = plans.known, [Settings(_settings(cell, plans).key, ())]
+        vars(twin)[PLANS] = own
+
+
 def settings_now(cell: Cell) -> Settings:
     """What ``cell``'s step reads now."""
     with _lock:
         return _settings(cell, _plans_of(cell))
+
+
+def refuse(plan: Plan, shape: Any, reason: str) -> bool:
+    """Give up lanes over features for a plan; False if that was not how it ran."""
+    if not isinstance(shape, FeatureShape):
+        return False
+    plan.refused["features"] = reason
+    return True
 
 
 def unfold(cell: Cell, plan: Plan, weights: tuple[Tensor, ...], reason: str) -> None:

@@ -8,9 +8,10 @@ import math
 import torch
 
 from holdfast.engine.program.tiles import Outer
+from holdfast.engine.targets.cpu.machine import second_cache
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["Shape"]
+__all__ = ["FeatureShape", "Shape"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +26,11 @@ class Shape:
     def width(self) -> int:
         """Numbers in a vector."""
         return WIDTH[self.dtype]
+
+    @property
+    def trial_sizes(self) -> tuple[int, int]:
+        """Batch sizes of a trial."""
+        return (self.lanes // 2 + 1, self.lanes + 3) if self.masked else (self.lanes, 2 * self.lanes)
 
     @property
     def panel(self) -> int:
@@ -44,7 +50,34 @@ class Shape:
 
     def summed_after(self, outer: Outer) -> bool:
         """Whether an outer product is better left until after the loop: each step reads and writes the whole sum, which
-        pays for many lanes, or for a sum that stays in the second cache.
+        pays for a sum that stays in the second cache, and with few lanes for one that leaves room there.
         """
-        few = self.lanes < 4 * self.width
-        return few and outer.left.features * outer.right.features * self.dtype.itemsize > 1 << 18
+        room = second_cache() // (4 if self.lanes < 4 * self.width else 1)
+        return outer.left.features * outer.right.features * self.dtype.itemsize > room
+
+
+@dataclasses.dataclass(frozen=True)
+class FeatureShape:
+    """Lanes over features (feature_builder.py). ``rows``, ``vectors``: samples and vectors of features of a product
+    that are summed together, in registers. ``team``: threads that run through the steps together.
+    """
+
+    dtype: torch.dtype
+    rows: int
+    vectors: int
+    team: int
+    masked: bool = False  # never: a scan with lengths takes the other way
+
+    @property
+    def width(self) -> int:
+        """Numbers in a vector."""
+        return WIDTH[self.dtype]
+
+    @property
+    def trial_sizes(self) -> tuple[int, int]:
+        """Batch sizes of a trial."""
+        return self.rows, self.rows + 1
+
+    def summed_after(self, outer: Outer) -> bool:
+        """Whether a wide outer product is left until after the loop: always, as one product of all steps."""
+        return True

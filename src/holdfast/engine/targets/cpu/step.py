@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -27,12 +26,13 @@ from holdfast.engine.targets.cpu.arguments import Argument, Part, Role
 from holdfast.engine.targets.cpu.cache import library
 from holdfast.engine.targets.cpu.emit import Kernel
 from holdfast.engine.targets.cpu.pack import users
+from holdfast.engine.targets.cpu.panels import panels
 from holdfast.engine.targets.cpu.plan import Plan, failure
 from holdfast.engine.targets.cpu.step_kernel import PANEL, emit_step, padded
 from holdfast.engine.targets.cpu.vec import WIDTH
 from holdfast.types import State
 
-__all__ = ["bind_step", "step_rows"]
+__all__ = ["bind_step", "packed_weights", "step_rows"]
 
 SHORT = 1 << 20  # multiply-adds up to which a step keeps Python's lock: releasing it costs more than it gives
 
@@ -65,7 +65,7 @@ def bind_step(cell: Cell, source: Tensor, state: State) -> Callable[[], None]:
             kernel = emit_step(schedule, dtype)
             own = own_tensors(cell)
             values = lowered.prologue.run(*(w.detach() for w in (*weights, *(own[name] for name in lowered.own))))
-            packed = _packed(schedule, values, dtype)
+            packed = packed_weights(schedule, values, dtype, PANEL)
             special = plan.same_at(cell, weights, batch)  # a trace that differs may still compute the same
             try:
                 _try(cell, weights, kernel, packed, (1, 2, 3) if special is None else (batch,) * 3)
@@ -100,8 +100,10 @@ def _bound(kernel: Kernel, packed: dict[Argument, Tensor], source: Tensor, state
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def _packed(schedule: Schedule, values: tuple[Tensor, ...], dtype: torch.dtype) -> dict[Argument, Tensor]:
-    """The weights in the order that the kernel reads them."""
+def packed_weights(
+    schedule: Schedule, values: Sequence[Tensor], dtype: torch.dtype, panel: int
+) -> dict[Argument, Tensor]:
+    """The weights in the order that a kernel reads them; ``panel``: vectors of features to a panel."""
     width, found = WIDTH[dtype], dict[Argument, Tensor]()
     singles, narrow, wide, turns = users(schedule)
     for index in singles:
@@ -109,7 +111,7 @@ def _packed(schedule: Schedule, values: tuple[Tensor, ...], dtype: torch.dtype) 
     for index in narrow:
         found[Argument(Role.NARROW, index)] = _rows(values[index], width)
     for index in wide:
-        found[Argument(Role.PANELS, index)] = panels(values[index], width)
+        found[Argument(Role.PANELS, index)] = panels(values[index], panel * width, narrow_last=True).view(1, -1)
     for turn in turns:
         assert isinstance(turn, Rotate)
         index, angles = turn.angles.index, values[turn.angles.index].flip(0)  # the last sublayer turns first
@@ -122,17 +124,6 @@ def _packed(schedule: Schedule, values: tuple[Tensor, ...], dtype: torch.dtype) 
 
 def _rows(matrix: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(matrix, (0, padded(matrix.shape[1], width) - matrix.shape[1])).contiguous()
-
-
-def panels(matrix: Tensor, width: int) -> Tensor:
-    """(k, features) as (panel, k, feature), ``PANEL`` vectors to a panel and what is left in the last one."""
-    depth, features = matrix.shape
-    vectors = math.ceil(features / width)
-    whole = torch.nn.functional.pad(matrix, (0, vectors * width - features)).view(depth, vectors, width)
-    parts = [part.reshape(-1) for part in whole.split(PANEL, dim=1)]
-    flat = torch.zeros(whole.numel() + 16, dtype=matrix.dtype)
-    flat = flat[-flat.data_ptr() % 64 // flat.element_size() :][: whole.numel()]
-    return flat.copy_(torch.cat(parts)).view(1, -1)
 
 
 # -- a trial before trust --------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from llvmlite import ir
@@ -44,7 +45,7 @@ from holdfast.engine.targets.cpu.expressions import Memo, key_of
 from holdfast.engine.targets.cpu.operators import OPERATORS
 from holdfast.engine.targets.cpu.vec import Value, Vec, fma, select
 
-__all__ = ["PANEL", "emit_step", "padded"]
+__all__ = ["PANEL", "StepBuilder", "emit_step", "evaluate", "padded", "write_statement"]
 
 PANEL = 8  # vectors of a product that are summed together: two fused multiply-adds per cycle take four cycles each
 
@@ -68,7 +69,7 @@ def emit_step(schedule: Schedule, dtype: torch.dtype) -> Kernel:
         for tile in schedule.memory:
             k.places[tile] = k.scratch(tile.features)
         for statement in schedule.statements:
-            _statement(statement, k)
+            write_statement(statement, k)
         news = {slot: new for slot, new in program.outputs.items() if new is not None}
         for new in news.values():
             if isinstance(new, Input):  # passed on as it came, perhaps to another entry, which is not written yet
@@ -217,12 +218,14 @@ def _narrow_product(k: StepBuilder, node: Product, index: Value) -> Vec:
 
 
 @functools.singledispatch
-def _statement(statement: Statement, k: StepBuilder) -> None:
+def write_statement(statement: Statement, k: StepBuilder, *more: Any) -> None:
     raise Unsupported(f"its step has a {type(statement).__name__}")
 
 
-@_statement.register
-def _(loop: Loop, k: StepBuilder) -> None:
+@write_statement.register
+def _(loop: Loop, k: StepBuilder, sums: Callable[[Loop, Value, int, Memo], None] | None = None) -> None:
+    """``sums``: writes what the loop adds up, besides what it writes."""
+
     def body(f: Value, count: int) -> None:
         memo: Memo = {}
         values: list[tuple[Write, Vec]] = []
@@ -233,11 +236,13 @@ def _(loop: Loop, k: StepBuilder) -> None:
             values.append((write, value))
         for write, value in values:
             k.put(value, k.places[write.target], k.add(f, write.offset), count)
+        if sums is not None:
+            sums(loop, f, count, memo)
 
     k.vectors(loop.features, body)
 
 
-@_statement.register
+@write_statement.register
 def _(node: Product, k: StepBuilder) -> None:
     """A panel of vectors at a time, in registers; the matrix lies as (panel, k, feature): ``step.panels``."""
     depth, vectors = node.tile.features, math.ceil(node.features / k.width)
@@ -278,7 +283,7 @@ def _(node: Product, k: StepBuilder) -> None:
         panel(k.const(vectors // PANEL * PANEL), vectors % PANEL)
 
 
-@_statement.register
+@write_statement.register
 def _(node: Fold, k: StepBuilder) -> None:
     """Each group's vectors together, then its lanes."""
     apply, neutral = OPERATORS[node.op], 0.0 if node.op == "add" else -math.inf
@@ -306,7 +311,7 @@ def _(node: Fold, k: StepBuilder) -> None:
     k.loop(node.features, group)
 
 
-@_statement.register
+@write_statement.register
 def _(node: Running, k: StepBuilder) -> None:
     """Feature after feature."""
 
@@ -324,7 +329,7 @@ def _(node: Running, k: StepBuilder) -> None:
     k.loop(node.features // node.size, group)
 
 
-@_statement.register
+@write_statement.register
 def _(node: Rotate, k: StepBuilder) -> None:
     """Sublayer after sublayer between two places: the permutation picks, then both halves turn as vectors."""
     index, size = node.angles.index, node.features

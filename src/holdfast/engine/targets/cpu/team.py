@@ -23,7 +23,7 @@ from llvmlite import ir
 from holdfast.engine.targets.cpu.cache import library
 from holdfast.engine.targets.cpu.vec import Value
 
-__all__ = ["Compiled", "add_share", "count", "worker_count"]
+__all__ = ["Compiled", "add_share", "add_together", "count", "team_size", "worker_count"]
 
 I64, POINTER = ir.IntType(64), ir.PointerType()
 _lock = threading.Lock()
@@ -32,6 +32,33 @@ _lock = threading.Lock()
 def worker_count(blocks: int) -> int:
     """Threads that work for this number of blocks; block b belongs to worker b modulo this."""
     return min(torch.get_num_threads(), blocks)
+
+
+def team_size() -> int:
+    """Threads that can run one scan together: they wait for each other, so they must all be there."""
+    return torch.get_num_threads() if _openmp() is not None else 1
+
+
+def add_together(module: ir.Module, kernel: ir.Function) -> None:
+    """Add ``together``, what each thread of a team runs whose members wait for each other, to a kernel's module.
+
+    Its parameter points at the addresses of omp_get_thread_num and of omp_get_num_threads, and then at one address of
+    arguments per thread. The first argument is the size of the team, which may be smaller than was asked for.
+    """
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [POINTER]), "together")
+    builder = ir.IRBuilder(function.append_basic_block())
+    number = ir.FunctionType(ir.IntType(32), []).as_pointer()
+
+    def entry(index: Value) -> Value:
+        return builder.load(builder.gep(function.args[0], [index], source_etype=I64), typ=I64)
+
+    own, team = (
+        builder.zext(builder.call(builder.inttoptr(entry(ir.Constant(I64, i)), number), []), I64) for i in range(2)
+    )
+    arguments = builder.inttoptr(entry(builder.add(own, ir.Constant(I64, 2))), POINTER)
+    builder.store(team, arguments)
+    builder.call(kernel, [arguments])
+    builder.ret_void()
 
 
 def add_share(module: ir.Module, kernel: ir.Function) -> None:
@@ -121,6 +148,19 @@ class Compiled:
         work(0)
         for future in waiting:
             future.result()
+
+    def together(self, arguments: np.ndarray) -> None:
+        """Run one scan on as many threads as ``arguments`` has rows; their first entry is the size of the team."""
+        first = arguments.__array_interface__["data"][0]
+        if len(arguments) == 1:
+            self._run(first)
+            return
+        team = _openmp()
+        assert team is not None
+        parallel, number, size = team
+        rows = (first + worker * arguments.strides[0] for worker in range(len(arguments)))
+        packed = np.array([number, size, *rows], dtype=np.int64)
+        parallel(self._library.address("together"), packed.ctypes.data, len(arguments), 0)
 
 
 @functools.cache

@@ -158,7 +158,7 @@ class TileBuilder(Builder):
             def square(f: Value) -> None:
                 size = self.shape.dtype.itemsize
                 block = [self.builder.load(self.at(row, f), typ=self.vector, align=size) for row in rows]
-                for j, value in enumerate(self._turned(block)):
+                for j, value in enumerate(self.turned(block)):
                     self.store(self.vec(value), tile, self.add(self.mul(self.add(f, j), self.lanes), column))
 
             if whole:
@@ -213,7 +213,7 @@ class TileBuilder(Builder):
             def square(f: Value) -> None:
                 places = (self.add(f, j) for j in range(self.width))
                 block = [read(self.add(self.mul(place, self.lanes), column)) for place in places]
-                for j, value in enumerate(self._turned(block)):
+                for j, value in enumerate(self.turned(block)):
                     write(j, value, f)
 
             if whole:
@@ -234,19 +234,3 @@ class TileBuilder(Builder):
                 index = self.least(index, self.sub(self.arg(Role.SAMPLES), 1))
             rows.append(self.at(pointer, self.mul(index, stride)))
         return rows
-
-    def _turned(self, block: list[Value]) -> list[Value]:
-        """The transpose of a square of vectors, by exchanging halves, quarters, ... of pairs."""
-        size = len(block)
-        half = size // 2
-        while half >= 1:
-            pick_low = [i if not i & half else size + (i ^ half) for i in range(size)]
-            pick_high = [i | half if not i & half else size + i for i in range(size)]
-            for i in (i for i in range(size) if not i & half):
-                a, b = block[i], block[i | half]
-                block[i], block[i | half] = self._shuffle(a, b, pick_low), self._shuffle(a, b, pick_high)
-            half //= 2
-        return block
-
-    def _shuffle(self, a: Value, b: Value, lanes: list[int]) -> Value:
-        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(lanes)), lanes))

@@ -92,8 +92,7 @@ def _try(
     **options: Any,
 ) -> None:
     plan, shape, special = call.plan, call.shape, key[-1]
-    sizes = (shape.lanes // 2 + 1, shape.lanes + 3) if shape.masked else (shape.lanes, 2 * shape.lanes)
-    sizes = sizes if special is None else (special, special)
+    sizes = shape.trial_sizes if special is None else (special, special)
     found: list[str] = []
     with torch.random.fork_rng(devices=gpus_in_use()):
         for attempt, size in enumerate((*sizes, sizes[1])):

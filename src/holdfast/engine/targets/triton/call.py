@@ -18,9 +18,10 @@ from torch import Tensor
 
 from holdfast.cells import Cell
 from holdfast.engine.program.tiles import Kind, Outer, Slot
-from holdfast.engine.targets.cpu.call import Call, scan_fused
+from holdfast.engine.targets.cpu.call import Call
 from holdfast.engine.targets.cpu.pack import Grads, Tensors, rows
 from holdfast.engine.targets.cpu.plan import Plan, plan_for
+from holdfast.engine.targets.cpu.scan import scan_fused
 from holdfast.engine.targets.triton import pack, replay, ways
 from holdfast.engine.targets.triton.functions import IS_INTERPRETED
 from holdfast.engine.targets.triton.plan import Stage, TritonPlan

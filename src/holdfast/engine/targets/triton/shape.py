@@ -34,6 +34,11 @@ class Shape:
     warps: int = 4
     depth: int = 16
 
+    @property
+    def trial_sizes(self) -> tuple[int, int]:
+        """Batch sizes of a trial."""
+        return (self.lanes // 2 + 1, self.lanes + 3) if self.masked else (self.lanes, 2 * self.lanes)
+
 
 def wide(features: int) -> int:
     """Columns of the block that holds so many features: one, or a power of two that a product can take."""

@@ -1,0 +1,74 @@
+"""Which way a scan takes through the CPU: the one place that chooses, from sizes and from what the machine has.
+
+    way_for(plan, batch, lengths)  →  Shape (lanes over samples) or FeatureShape (lanes over features)
+
+Lanes over samples: each thread has its own samples and reads all weights, and no thread waits for another. That is the
+way for batches that fill the vectors of every thread. Lanes over features: all threads go through the steps together,
+and each reads its part of the weights. That is the way for fewer samples, where the other one would compute in empty
+lanes or leave threads without work.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from holdfast.engine.program.tiles import Product, Rotate, RotateBack, reachable
+from holdfast.engine.targets.cpu.machine import registers, second_cache
+from holdfast.engine.targets.cpu.plan import Plan
+from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
+from holdfast.engine.targets.cpu.team import team_size
+from holdfast.engine.targets.cpu.vec import WIDTH
+
+__all__ = ["by_features", "by_samples", "folds", "way_for"]
+
+ALONE = 1 << 15  # multiply-adds of a step up to which one thread does not wait for others
+LARGE = 4  # times the second cache: weights that are better divided between threads
+ROWS = 6  # samples of a product that are summed together, at most
+
+
+def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureShape:
+    """The way of this scan."""
+    key = batch, lengths is not None, torch.get_num_threads(), len(plan.refused)
+    if key not in plan.ways:
+        features = lengths is None and "features" not in plan.refused and _prefers_features(plan, batch)
+        plan.ways[key] = by_features(plan, batch) if features else by_samples(plan, batch, lengths)
+    return plan.ways[key]
+
+
+def folds(xs: Tensor) -> bool:
+    """Whether a narrow input is projected inside the loop of a scan with gradients: with lanes over features, the
+    gradient of its weights is cheaper as one product after the loop.
+    """
+    return xs.shape[1] >= WIDTH.get(xs.dtype, 8) * torch.get_num_threads()
+
+
+def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
+    """As many lanes as a thread's share of the batch fills."""
+    width, share = WIDTH[plan.dtype], math.ceil(batch / torch.get_num_threads())
+    lanes = next((width * n for n in (1, 2, 4) if share <= width * n), width * 4)
+    return Shape(plan.dtype, lanes, masked=lengths is not None or batch % lanes != 0)
+
+
+def by_features(plan: Plan, batch: int) -> FeatureShape:
+    """As many samples and vectors at a time as there are registers for their sums, the weights and a sample."""
+    rows = min(range(1, min(batch, ROWS) + 1), key=lambda r: math.ceil(batch / r) * (r + 0.4))
+    vectors = next(v for v in (8, 4, 2, 1) if rows * v + v + 1 <= registers() or rows == 1)
+    work = batch * sum(_products(plan))
+    return FeatureShape(plan.dtype, rows, vectors, 1 if work <= ALONE else team_size())
+
+
+def _prefers_features(plan: Plan, batch: int) -> bool:
+    """Fewer samples than the lanes of all threads; or few more, and weights that each thread should read a part of."""
+    if any(isinstance(n, Rotate | RotateBack) for n in reachable(plan.lowered(True).forward.roots)):
+        return False
+    lanes = WIDTH[plan.dtype] * torch.get_num_threads()
+    weights = sum(_products(plan)) * plan.dtype.itemsize
+    return batch < lanes or (batch < 2 * lanes and weights >= LARGE * second_cache())
+
+
+def _products(plan: Plan) -> list[int]:
+    """Multiply-adds of each product of a step, forwards."""
+    return [n.tile.features * n.features for n in reachable(plan.lowered(True).forward.roots) if isinstance(n, Product)]

@@ -1,0 +1,120 @@
+"""Every way through the CPU computes what the plain loop does, also where one gives way to another."""
+
+import pytest
+import torch
+
+import holdfast as hf
+from helpers.cells import CELLS, MixedCell, assert_same_scan, built, random_state
+from holdfast.engine.targets.cpu import scan as scans
+from holdfast.engine.targets.cpu import ways
+from holdfast.engine.targets.cpu.panels import panels
+from holdfast.engine.targets.cpu.shape import FeatureShape
+
+
+@pytest.fixture
+def by_features(monkeypatch):
+    """Lanes over features for every scan without lengths; returns the plans that were asked for, by ``refused``."""
+    seen = []
+
+    def way(plan, batch, lengths):
+        seen.append(plan)
+        if lengths is not None or "features" in plan.refused:
+            return ways.by_samples(plan, batch, lengths)
+        return ways.by_features(plan, batch)
+
+    monkeypatch.setattr(scans, "way_for", way)
+    return seen
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_lanes_over_features_equal_the_plain_loop(name, by_features):
+    """For every cell: values and all gradients, narrow inputs in one type and wide ones in the other."""
+    even = list(CELLS).index(name) % 2 == 0
+    dtype, size = (torch.float64, 3) if even else (torch.float32, 12)
+    cell = built(name, size).to(dtype)
+    assert_same_scan(cell, torch.randn(5, 3, size, dtype=dtype, requires_grad=True), random_state(cell, 3))
+    reasons = {plan.refused.get("features") for plan in by_features}
+    assert all(reason is None or reason.startswith("its step has a") for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 7, 9, 17])
+def test_lanes_over_features_work_for_every_batch_size(batch, by_features):
+    """Products take one to eight samples at a time; the last block may do some of them again."""
+    for cell in (hf.LSTMCell(3, 33), hf.GRUCell(12, 64)):
+        xs = torch.randn(4, batch, cell.input_size, requires_grad=True)
+        assert_same_scan(cell, xs, random_state(cell, batch), reverse=batch % 2 == 0)
+    assert not any(plan.refused for plan in by_features)
+
+
+@pytest.mark.parametrize("hidden", [1, 7, 8, 31, 32, 63, 65, 96, 128, 129, 256])
+def test_lanes_over_features_work_for_every_hidden_size(hidden, by_features):
+    """Whole panels, panels with vectors left over, vectors with lanes left over, and a part for each thread."""
+    for cell in (hf.RNNCell(9, hidden), MixedCell(3, hidden)):
+        assert_same_scan(cell, torch.randn(4, 2, cell.input_size, requires_grad=True), random_state(cell, 2))
+    assert not any(plan.refused for plan in by_features)
+
+
+@pytest.mark.parametrize("team", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_a_team_of_any_size_computes_the_same(team, dtype, monkeypatch):
+    """Also one with more threads than panels; repeated, since workers that do not wait would differ now and then."""
+    shape = FeatureShape(dtype, rows=2, vectors=2, team=team)
+    monkeypatch.setattr(scans, "way_for", lambda plan, batch, lengths: shape)
+    for hidden in (24, 128):
+        cell = hf.LSTMCell(3, hidden).to(dtype)
+        for _ in range(5):
+            xs = torch.randn(20, 3, 3, dtype=dtype, requires_grad=True)
+            assert_same_scan(cell, xs, random_state(cell, 3))
+
+
+def test_a_way_that_cannot_go_back_is_given_up_for_the_other(by_features):
+    cell = hf.SGORNNCell(2, 16)
+    assert_same_scan(cell, torch.randn(4, 2, 2, requires_grad=True), random_state(cell, 2))
+    assert "its step has a RotateBack" in {plan.refused.get("features") for plan in by_features}
+
+
+def test_a_wrong_kernel_with_lanes_over_features_is_not_believed(by_features, monkeypatch):
+    """The other way does the scan then, and the plan says why."""
+    from holdfast.engine.targets.cpu import feature_call
+
+    real = feature_call.packed_weights
+
+    def wrong(*args, **options):
+        found = real(*args, **options)
+        return {key: 1.1 * value for key, value in found.items()}
+
+    monkeypatch.setattr(feature_call, "packed_weights", wrong)
+    cell = hf.RNNCell(3, 16)
+    assert_same_scan(cell, torch.randn(4, 2, 3, requires_grad=True), random_state(cell, 2))
+    assert any("does not agree" in plan.refused.get("features", "") for plan in by_features)
+
+
+def test_a_wrong_gradient_with_lanes_over_features_is_not_believed(by_features, monkeypatch):
+    from holdfast.engine.targets.cpu import feature_call
+
+    real = feature_call.FeatureCall.backward
+
+    def wrong(self, *args):
+        first, *rest = real(self, *args)
+        return None if first is None else 1.1 * first, *rest
+
+    monkeypatch.setattr(feature_call.FeatureCall, "backward", wrong)
+    cell = hf.RNNCell(3, 16)
+    for _ in range(2):
+        assert_same_scan(cell, torch.randn(4, 2, 3, requires_grad=True), random_state(cell, 2))
+    assert any("the gradient of the input differs" in plan.refused.get("features", "") for plan in by_features)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_panels_hold_the_matrix_in_the_order_of_a_product(dtype):
+    """For any sizes, and features that lie side by side, apart, or neither."""
+    width = 8 if dtype == torch.float32 else 4
+    for depth, features in ((1, 1), (5, 7), (8, 16), (33, 70), (40, 129)):
+        rows, turned = torch.randn(depth, 2 * features, dtype=dtype), torch.randn(features, depth, dtype=dtype).mT
+        for matrix in (rows[:, :features], rows[:, ::2], turned):
+            for height, narrow_last in ((6, False), (12, False), (2 * width, True), (8 * width, True)):
+                wanted = []
+                for part in matrix.split(height, dim=1):
+                    wide = -(-part.shape[1] // width) * width if narrow_last else height
+                    wanted.append(torch.nn.functional.pad(part, (0, wide - part.shape[1])).reshape(-1))
+                assert torch.equal(panels(matrix, height, narrow_last=narrow_last), torch.cat(wanted))
