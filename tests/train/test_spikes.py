@@ -56,7 +56,6 @@ def test_a_spike_puts_back_weights_and_optimiser_of_20_to_40_updates_before():
     assert (rewind.count, rewind.factor) == (1, 0.7)
     assert rewind.mean == pytest.approx(1.5, abs=0.05)  # without the spike
     assert rewind.accepts(29.0)
-    assert rewind.mean == pytest.approx(1.5 + 3 / 75, abs=0.05)  # a large loss enters by three times the mean
     assert not rewind.accepts(float("nan"))
     assert torch.equal(model.weight, weights[19])  # a second spike before the next copy goes further back
     assert not rewind.accepts(float("inf"))
@@ -164,6 +163,30 @@ def test_losses_just_below_a_spike_do_not_make_room_for_a_larger_one():
         assert rewind.accepts(0.1)
     assert rewind.accepts(99.0)
     assert not rewind.accepts(150.0)  # the plain mean would now be 1.1, and a spike above 1,100
+
+
+def test_what_was_learned_and_is_gone_comes_back():
+    """One step too far makes no spike here: the loss goes from 0.01 to 0.1 and stays there."""
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1), at=1000.0)
+    for update in range(400):
+        nn.init.constant_(model.weight, update)
+        assert rewind.accepts(0.01 if update % 2 else 0.02)
+    accepted = 0
+    while rewind.accepts(0.1):
+        nn.init.constant_(model.weight, -1.0)
+        accepted += 1
+    assert accepted < 2 * spikes.EVERY
+    assert 340 <= model.weight.item() < 400
+    assert rewind.mean == pytest.approx(0.015, abs=0.001)
+
+
+def test_a_loss_that_varies_or_falls_or_begins_by_chance_with_a_small_one_is_left_alone():
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1), at=1000.0)
+    losses = [1e-3, *(torch.rand(3000, generator=torch.Generator().manual_seed(0)) ** 4).tolist()]
+    assert all(rewind.accepts(loss / (1 + update / 100)) for update, loss in enumerate(losses))
+    assert rewind.count == 0
 
 
 def test_spikes_without_end_stop_the_run(tmp_path, monkeypatch):
