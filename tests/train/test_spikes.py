@@ -1,5 +1,6 @@
 """spikes = "rewind": what a spike of the loss undoes, and that a run with spikes resumes to the same bits."""
 
+import math
 import os
 import signal
 
@@ -113,8 +114,83 @@ def test_weights_differ_when_the_copies_are_not_put_back(tmp_path, monkeypatch):
     assert files[0] != files[1]
 
 
+def test_spikes_in_a_row_go_back_to_ever_older_copies_while_the_rate_keeps_a_floor():
+    """A step too far may show a thousand updates later: every copy of the last moments is then past it."""
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for update in range(3000):
+        nn.init.constant_(model.weight, update)
+        assert rewind.accepts(1.0)
+    ages = []
+    for _ in range(40):
+        assert not rewind.accepts(math.inf)
+        ages.append(3000 - int(model.weight.item()))
+    assert ages[:4] == [21, 41, 61, 81]
+    for near in (160, 320, 640, 1280, 2560):  # a copy of about every age: neither all of them old nor all young
+        assert any(0.7 * near < age < 1.4 * near for age in ages)
+    assert ages == sorted(ages)
+    assert rewind.factor == spikes.LEAST
+    assert len(rewind.kept) == 1
+    assert rewind.diverged
+
+
+def test_few_copies_are_kept_however_long_the_run():
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    most = 0
+    for _ in range(8000):
+        rewind.accepts(1.0)
+        most = max(most, len(rewind.kept))
+    assert most <= 16
+
+
+def test_a_run_that_gets_out_of_a_row_of_spikes_has_not_diverged():
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        for _ in range(40):
+            assert rewind.accepts(1.0)
+        for _ in range(spikes.ROW - 1):
+            assert not rewind.accepts(1e9)
+            assert not rewind.diverged
+    assert rewind.count == 3 * (spikes.ROW - 1)
+
+
+def test_losses_just_below_a_spike_do_not_make_room_for_a_larger_one():
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1), at=1000.0)
+    for _ in range(200):
+        assert rewind.accepts(0.1)
+    assert rewind.accepts(99.0)
+    assert not rewind.accepts(150.0)  # the plain mean would now be 1.1, and a spike above 1,100
+
+
+def test_what_was_learned_and_is_gone_comes_back():
+    """One step too far makes no spike here: the loss goes from 0.01 to 0.1 and stays there."""
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1), at=1000.0)
+    for update in range(400):
+        nn.init.constant_(model.weight, update)
+        assert rewind.accepts(0.01 if update % 2 else 0.02)
+    accepted = 0
+    while rewind.accepts(0.1):
+        nn.init.constant_(model.weight, -1.0)
+        accepted += 1
+    assert accepted < 2 * spikes.EVERY
+    assert 340 <= model.weight.item() < 400
+    assert rewind.mean == pytest.approx(0.015, abs=0.001)
+
+
+def test_a_loss_that_varies_or_falls_or_begins_by_chance_with_a_small_one_is_left_alone():
+    model = nn.Linear(1, 1)
+    rewind = Rewind(model, torch.optim.SGD(model.parameters(), lr=0.1), at=1000.0)
+    losses = [1e-3, *(torch.rand(3000, generator=torch.Generator().manual_seed(0)) ** 4).tolist()]
+    assert all(rewind.accepts(loss / (1 + update / 100)) for update, loss in enumerate(losses))
+    assert rewind.count == 0
+
+
 def test_spikes_without_end_stop_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(spikes, "LEAST", 0.2)
+    monkeypatch.setattr(spikes, "ROW", 5)
     with pytest.raises(DivergedError, match=r"put earlier weights back 5 times up to update 35.*to 0\.2 of its value"):
         fit(*run(set(range(30, 70)), spikes="rewind"), tmp_path, progress=False)
 

@@ -44,8 +44,9 @@ def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tenso
     for own in layer.biases:
         drive.addcmul_(own, own)
     start, none = weight.square().sum(0), torch.zeros_like(drive)
-    F = compiled_flow(U.mT, none, drive, steps + 1)  # f_0 = 0 first
-    G = compiled_flow(U, start, start if every else none, steps).flip(0)
+    starts, drives = torch.stack([none, start]), torch.stack([drive, start if every else none])
+    F, G = compiled_flow(torch.stack([U.mT, U]), starts, drives, steps + 1)  # f_0 = 0 first; one g too many
+    G = G[:steps].flip(0)
     total = G.sum(0)
     read = F[1:].sum(0) if every else F[steps]
     recurrent = G.mT @ F[:steps]

@@ -103,11 +103,12 @@ def kappa_first(
         forward = forward_flows(network, steps, every, rate, to_the_end=False)
         return _first(network, forward, backward_flows(network, forward))
 
+    single = dtype == torch.float32
+    if single and is_one_layer(network) and (found := one_layer_first(network, steps, every)):
+        return found  # its two flows take a thread each
     with one_thread_if_small(network):
-        if dtype == torch.float32:
-            single = one_layer_first if is_one_layer(network) else _single
-            if found := single(network, steps, every):
-                return found
+        if single and not is_one_layer(network) and (found := _single(network, steps, every)):
+            return found
         return first_finite("kappa_first", network, steps, compute, lambda found: list(found.values()))
 
 

@@ -156,9 +156,10 @@ class Training:
         patience: stop after this many evaluations without a new best; None never.
         stop_at: stop once the monitored metric is at least this good.
         checkpoint_seconds: at most this long between checkpoints.
-        spikes: "rewind" puts weights and optimiser back to where they were 20 to 40 updates before, and lowers the
-            learning rate, when the loss of a batch is above ``spike_at`` times its running mean or a loss or gradient
-            is not finite; see ``holdfast.train.spikes``. "allow" does nothing about them.
+        spikes: "rewind" puts weights and optimiser back to where they were 20 to 40 updates before, or longer before
+            when spikes follow one another, and lowers the learning rate, when the loss of a batch is above ``spike_at``
+            times its running mean or a loss or gradient is not finite; see ``holdfast.train.spikes``. "allow" does
+            nothing about them.
         spike_at: what a spike is; more than 20 where gradients are clipped, so that large ones are used.
         nonfinite: "stop" at a non-finite loss or gradient, or "skip" that update and count it.
         seed: of weights, order and noise.

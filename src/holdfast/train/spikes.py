@@ -1,20 +1,29 @@
 """Protection against spikes of the loss: weights and optimiser go back to where they were a moment before.
 
-    ℓ_u > c m or not finite   ⇒  (w, optimiser) ← those of 20 to 40 updates ago,  lr ← 0.7 lr            (1)
-    m ← m + (ℓ_u - m) / min(u, 100) otherwise,  lr ← 1.001 lr until it is the schedule's again            (2)
+    ℓ_u > c m or not finite   ⇒  (w, optimiser, m) ← an earlier copy,  lr ← max(0.7 lr, lr_0 / 50)       (1)
+    m ← m + (min(ℓ_u, 3 m) - m) / 100 otherwise,  lr ← 1.001 lr until it is lr_0 again                   (2)
+    median of the last 20 ℓ > 3 m_k, m_k the least m of a copy   ⇒  as (1)                               (3)
 
-Through T steps, a recurrent matrix with a spectral radius of 1.02 multiplies by 1.02ᵀ, so one step too far gives a
-batch a loss of any size. Clipping is enough for a gradient that is large; one that has overflowed says nothing, and
-moments remember it. c is 20, or more where gradients are clipped. (1) leaves the batch out, and comes before the
-update that it would have made. Copies are taken every 20 updates, and the last eight are kept: the youngest may be from
-the very moment of the step too far, so (1) drops it and takes the one before. Another spike before the next copy goes
-20 updates further back. m follows every loss that is accepted, so a loss that climbs over many updates is no spike.
+with lr_0 the rate of the schedule. Through T steps, a recurrent matrix with a spectral radius of 1.02 multiplies by
+1.02ᵀ, so one step too far gives a batch a loss of any size. Clipping is enough for a gradient that is large; one that
+has overflowed says nothing, and moments remember it. c is 20, or more where gradients are clipped. (1) leaves the batch
+out, and comes before the update that it would have made. (3) is for the step too far that no single batch shows: what
+had been learned is gone, and the losses after it are no spikes.
+
+Copies are taken every 20 updates. They are kept at all ages up to 80 updates, then at ages that double, up to 2,560:
+the step too far may be long past when it shows. The youngest copy may be from the very moment of that step, so (1)
+drops it and takes the one before, 20 to 40 updates old. Another spike before the next copy takes the one before that,
+and so on to the oldest. Thirty spikes without a copy between them are a run that has diverged.
+
+A large loss enters m by no more than 3 m, so that one just below a spike does not make room for the next. Up to the
+hundredth loss, m is the mean of all.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import statistics
 from typing import Any
 
 import torch
@@ -22,14 +31,16 @@ from torch import Tensor, nn
 
 __all__ = ["Rewind"]
 
-EVERY, COPIES = 20, 8  # updates between two copies, and how many are kept
-MEMORY = 100  # updates of the running mean
-CUT, RECOVERY = 0.7, 1.001
-LEAST = 1e-6  # of the learning rate: below this the run has diverged
+EVERY, OLDEST = 20, 128  # updates between two copies, and the age of the oldest in these
+MEMORY, LARGEST = 100, 3.0  # updates of the running mean, and how many times itself enters it at most
+LOST = 3.0  # (3)
+CUT, RECOVERY, LEAST = 0.7, 1.001, 0.02  # of the learning rate
+STATE = ("mean", "losses", "factor", "count", "row", "recent", "kept")
+ROW = 30  # spikes without a copy between them: the run has diverged
 
 
 class Rewind:
-    """(1) and (2) of one run.
+    """(1) to (3) of one run.
 
     Args:
         model: its weights and buffers are copied and put back.
@@ -48,7 +59,8 @@ class Rewind:
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, at: float = 20.0):
         self.model, self.optimiser, self.at = model, optimiser, at
-        self.mean, self.losses, self.factor, self.count = 0.0, 0, 1.0, 0
+        self.mean, self.losses, self.factor, self.count, self.row = 0.0, 0, 1.0, 0, 0
+        self.recent: list[float] = []  # losses since the last copy
         self.kept: list[dict[str, Any]] = []  # the oldest copy first
 
     def accepts(self, loss: float) -> bool:
@@ -59,10 +71,19 @@ class Rewind:
             self.restore()
             return False
         self.losses += 1
-        self.mean += (loss - self.mean) / min(self.losses, MEMORY)
+        if self.losses == 1:
+            self.mean = self.kept[0]["mean"] = loss
+        entering = loss if self.losses <= MEMORY else min(loss, LARGEST * self.mean)
+        self.mean += (entering - self.mean) / min(self.losses, MEMORY)
         self.factor = min(1.0, self.factor * RECOVERY)
-        if self.losses % EVERY == 0:
-            self.kept = [*self.kept[1 - COPIES :], self._copy()]
+        self.recent.append(loss)
+        if len(self.recent) < EVERY:
+            return True
+        means = [one["mean"] for one in self.kept if one["number"] * EVERY >= MEMORY]  # before, m is a few losses
+        if statistics.median(self.recent) > LOST * min(means, default=math.inf):  # (3)
+            self.restore()
+            return False
+        self.kept, self.row, self.recent = [*self._still_kept(), self._copy()], 0, []
         return True
 
     def restore(self) -> None:
@@ -70,27 +91,36 @@ class Rewind:
         self.kept = self.kept[:-1] or self.kept
         self.model.load_state_dict(self.kept[-1]["model"])
         self.optimiser.load_state_dict(copy.deepcopy(self.kept[-1]["optimiser"]))
-        self.factor, self.count = self.factor * CUT, self.count + 1
+        self.mean, self.recent = self.kept[-1]["mean"], []
+        self.factor, self.count, self.row = max(self.factor * CUT, LEAST), self.count + 1, self.row + 1
 
     @property
     def diverged(self) -> bool:
-        """Whether the rate has been cut so often that nothing moves any more."""
-        return self.factor < LEAST
+        """Whether going back has led to nothing but the next spike for too long."""
+        return self.row >= ROW
+
+    def _still_kept(self) -> list[dict[str, Any]]:
+        """Copies that stay when the next one is taken: every one up to four EVERY ago, every second up to eight, ..."""
+
+        def stays(number: int) -> bool:
+            age = self.losses // EVERY - number
+            return age <= OLDEST and number % (1 << max(age.bit_length() - 2, 0)) == 0
+
+        return [one for one in self.kept if stays(one["number"])]
 
     def _copy(self) -> dict[str, Any]:
         weights = {name: _cloned(value) for name, value in self.model.state_dict().items()}
-        return {"model": weights, "optimiser": copy.deepcopy(self.optimiser.state_dict())}
+        state = copy.deepcopy(self.optimiser.state_dict())
+        return {"model": weights, "optimiser": state, "mean": self.mean, "number": self.losses // EVERY}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the next call of ``accepts`` depends on."""
-        numbers = {name: getattr(self, name) for name in ("mean", "losses", "factor", "count")}
-        return {**numbers, "kept": self.kept}
+        return {name: getattr(self, name) for name in STATE}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume where ``state_dict`` was taken, bit for bit."""
-        self.mean, self.losses, self.factor, self.count, self.kept = (
-            state_dict[name] for name in ("mean", "losses", "factor", "count", "kept")
-        )
+        for name in STATE:
+            setattr(self, name, state_dict[name])
 
 
 def _cloned(value: Any) -> Any:

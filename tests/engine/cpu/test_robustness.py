@@ -5,6 +5,7 @@ import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -449,25 +450,33 @@ def run_program(before="", **environment):
     return done
 
 
-def test_the_cache_is_filled_and_used(tmp_path):
-    run_program(HOLDFAST_CACHE=str(tmp_path))
-    entries = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.bin")}
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A cache with the code of one program."""
+    folder = tmp_path_factory.mktemp("cache")
+    run_program(HOLDFAST_CACHE=str(folder))
+    return folder
+
+
+def test_the_cache_is_filled_and_used(filled):
+    entries = {p: p.stat().st_mtime_ns for p in filled.rglob("*.bin")}
     assert len(entries) == 2  # forward and backward
-    run_program(HOLDFAST_CACHE=str(tmp_path))
-    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.bin")} == entries
-    assert not list(tmp_path.rglob("*.part"))
+    run_program(HOLDFAST_CACHE=str(filled))
+    assert {p: p.stat().st_mtime_ns for p in filled.rglob("*.bin")} == entries
+    assert not list(filled.rglob("*.part"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "empty"])
-def test_a_damaged_entry_is_compiled_anew(tmp_path, damage):
-    run_program(HOLDFAST_CACHE=str(tmp_path))
-    for path in tmp_path.rglob("*.bin"):
+def test_a_damaged_entry_is_compiled_anew(filled, tmp_path, damage):
+    folder = shutil.copytree(filled, tmp_path / "cache")
+    for path in folder.rglob("*.bin"):
         code = path.read_bytes()
         path.write_bytes(
             {"truncated": code[: len(code) // 2], "changed": code[:100] + b"?" + code[101:], "empty": b""}[damage]
         )
-    damaged = {p: p.read_bytes() for p in tmp_path.rglob("*.bin")}
-    run_program(HOLDFAST_CACHE=str(tmp_path))
+    damaged = {p: p.read_bytes() for p in folder.rglob("*.bin")}
+    assert len(damaged) == 2
+    run_program(HOLDFAST_CACHE=str(folder))
     assert all(path.read_bytes() != code for path, code in damaged.items())
 
 
