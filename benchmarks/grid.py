@@ -8,12 +8,14 @@
 The machine should be idle. Each point is measured alone: ours and PyTorch's take turns in random order, and the ratio
 is that of their medians. RNN, LSTM and GRU are compared with the module of the same name, SGORNN and FastRNN with
 ``nn.RNN(relu)``. ``arithmetic`` is our time over the time that ``torch.mm`` of 2048 x 2048 takes for as many
-floating-point operations, measured beside it. Sequences of ONNX Runtime are of one sample and 200 steps.
+floating-point operations, measured beside it. Sequences of ONNX Runtime are of one sample and 200 steps. In the points
+named bfloat16, both times are ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import itertools
 import json
@@ -45,6 +47,8 @@ def points() -> Iterator[dict[str, Any]]:
         yield {"cell": cell, "mode": mode, "B": batch, "H": hidden, "D": width, "T": 50 if hidden == 1024 else 200}
     for cell, hidden in itertools.product(("RNN", "GRU", "LSTM"), (64, 128, 256)):
         yield {"cell": cell, "mode": "sequence", "B": 1, "H": hidden, "D": hidden, "T": 200}
+    for cell, batch, hidden in itertools.product(("RNN", "GRU", "LSTM"), (1, 64), (128, 512)):
+        yield {"cell": cell, "mode": "bfloat16", "B": batch, "H": hidden, "D": 8, "T": 200}
 
 
 def name_of(point: dict[str, Any]) -> str:
@@ -94,6 +98,10 @@ def measured(point: dict[str, Any], seconds: float) -> dict[str, Any]:
     theirs = nn.RNN(width, hidden, nonlinearity="relu") if GATES[cell] < 2 and cell != "RNN" else None
     theirs = theirs or getattr(nn, cell)(width, hidden)
     xs = torch.randn(point["T"], point["B"], width)
+    if point["mode"] == "bfloat16":
+        half = copy.deepcopy(ours).bfloat16()
+        ways = {"ours": _training(half, xs.bfloat16()), "theirs": _training(ours, xs)}
+        return point | {key: 1e3 * value for key, value in medians(ways, seconds, 41).items()}
     ways: dict[str, Callable[[], object]] = {}
     for name, module in (("ours", ours), ("theirs", theirs)):
         ways[name] = _inference(module, xs) if point["mode"] != "training" else _training(module, xs)
@@ -155,7 +163,7 @@ def _onnx(cell: str, layer: Any, xs: torch.Tensor) -> Callable[[], object]:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session: Any = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     feed = {"x": xs.numpy()}
     with torch.inference_mode():
         apart = np.abs(session.run(["y"], feed)[0].reshape(len(xs), -1) - layer(xs)[0][:, 0].numpy()).max()
@@ -168,7 +176,7 @@ def _onnx(cell: str, layer: Any, xs: torch.Tensor) -> Callable[[], object]:
 
 
 def summary(found: list[dict[str, Any]]) -> list[str]:
-    grid = [p for p in found if p["mode"] != "sequence"]
+    grid = [p for p in found if p["mode"] in ("training", "inference")]
     if not grid:
         return []
     ratios = {name_of(p): p["ours"] / p["theirs"] for p in grid}
@@ -222,6 +230,15 @@ def tables(found: list[dict[str, Any]]) -> list[str]:
                 f"{p['ours'] / p['onnx']:.2f} | {SMALL if p['H'] == 64 else ONE} |"
             )
         lines.append("")
+    halves = [p for p in found if p["mode"] == "bfloat16"]
+    if halves:
+        lines += ["## bfloat16", "", "Training, D = 8; ours in bfloat16 beside ours in float32.", ""]
+        lines += ["| cell | B | H | bfloat16, ms | float32, ms | ratio |", "| --- | --- | --- | --- | --- | --- |"]
+        for p in halves:
+            ratio = p["ours"] / p["theirs"]
+            row = p["cell"], p["B"], p["H"], f"{p['ours']:.2f}", f"{p['theirs']:.2f}", f"{ratio:.2f}"
+            lines.append(f"| {' | '.join(map(str, row))} |")
+        lines.append("")
     return lines
 
 
@@ -257,7 +274,11 @@ def main() -> None:
     if not arguments.report:
         todo = [p for p in points() if set(filter(None, arguments.only.split(","))) <= set(name_of(p).split())]
         if arguments.quick:
-            todo = [p for p in todo if p["mode"] == "sequence" or all(p[key] in QUICK[key] for key in QUICK)]
+            todo = [
+                p
+                for p in todo
+                if p["mode"] not in ("training", "inference") or all(p[key] in QUICK[key] for key in QUICK)
+            ]
         random.seed(0)
         random.shuffle(todo)  # a part that was measured is a sample of the whole
         known, end = {name_of(p) for p in found}, time.perf_counter() + arguments.seconds

@@ -134,14 +134,15 @@ def in_weights_type(cell: Cell, given: Any) -> Any:
     return given.to(cell.example_weight().dtype) if torch.is_autocast_enabled(given.device.type) else given
 
 
-def fused_source(cell: Cell, target: str = "cpu") -> str:
+def fused_source(cell: Cell, target: str = "cpu", *, batch: int | None = None) -> str:
     """What the fused backend makes of a cell's step, as code to read.
 
     Every value in memory has a name; ``w0``, ``w1``, ... are the weights; ``f`` runs over features, and every line is
-    done for a block of samples at once. Values without a name live in registers.
+    done for a block of samples, or for a vector of features, at once. Values without a name live in registers.
 
     Args:
         target: "cpu", or "triton" for the source of the GPU kernels; the latter needs the extra ``gpu``.
+        batch: how many samples a scan would have. The first line then says which way it would take on the CPU.
 
     Example:
         >>> from holdfast import RNNCell
@@ -160,7 +161,7 @@ def fused_source(cell: Cell, target: str = "cpu") -> str:
     if isinstance(made_by, str):
         raise FusedError(f"{type(cell).__name__} cannot run on the {backend} backend: {made_by}.")
     try:
-        return made_by.fused_source(cell)
+        return made_by.fused_source(cell, batch)
     except made_by.Unsupported as reason:
         raise FusedError(f"{type(cell).__name__} cannot run on the {backend} backend: {reason}.") from None
 

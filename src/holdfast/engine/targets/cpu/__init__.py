@@ -12,9 +12,9 @@ feature_*.py lanes over features, for few samples: builder, kernels, call; panel
 
 from holdfast.engine.program.graph import Unsupported
 from holdfast.engine.targets.cpu.narrow import NARROW, scan_narrow
-from holdfast.engine.targets.cpu.plan import fused_source
 from holdfast.engine.targets.cpu.scan import scan_fused
 from holdfast.engine.targets.cpu.step import bind_step, step_rows
 from holdfast.engine.targets.cpu.vec import WIDTH
+from holdfast.engine.targets.cpu.ways import fused_source
 
 __all__ = ["NARROW", "WIDTH", "Unsupported", "bind_step", "fused_source", "scan_fused", "scan_narrow", "step_rows"]

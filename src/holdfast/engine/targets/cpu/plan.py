@@ -23,7 +23,6 @@ from torch import Tensor
 from holdfast.cells import Cell
 from holdfast.engine.program.graph import Unsupported
 from holdfast.engine.program.lower import Lowered, lower
-from holdfast.engine.program.render import render
 from holdfast.engine.program.schedule import Schedule, schedule
 from holdfast.engine.program.settings import PLANS, Settings, settings_of
 from holdfast.engine.program.tiles import Kind, Slot, Tile
@@ -36,7 +35,6 @@ from holdfast.engine.targets.cpu.vec import WIDTH
 __all__ = [
     "Plan",
     "failure",
-    "fused_source",
     "plan_for",
     "refuse",
     "remembered",
@@ -287,12 +285,3 @@ def _made(
 def failure(error: Exception) -> str:
     """What to say of an error that no cell should cause."""
     return f"the compiler failed ({type(error).__name__}: {error}); please report it"
-
-
-def fused_source(cell: Cell) -> str:
-    """Both directions of a cell's step as text; see ``holdfast.fused_source``."""
-    with torch.enable_grad():
-        plan = plan_for(cell, tuple(cell.weights()), gradient=True)
-    source_grad, shape = not plan.fold, Shape(plan.dtype, 32, masked=False)
-    forward, backward = plan.forward(source_grad), plan.backward(source_grad, shape)
-    return f"{render(forward, 'forward')}\n\n\n{render(backward, 'backward')}"

@@ -58,7 +58,9 @@ def scan_fused(
     """
     gradient = torch.is_grad_enabled()
     gradient = gradient and any(t.requires_grad for t in (xs, *state, *weights, *cell.parameters()))
-    fold = not gradient or ((bool(target) or folds(xs)) and all(t.is_leaf for t in cell.parameters()))
+    fold = not gradient or (
+        (bool(target) or folds(xs.shape[1], xs.dtype)) and all(t.is_leaf for t in cell.parameters())
+    )
     while True:
         options: Any = {"gradient": gradient, "batch": xs.shape[1], "kind": (target or Call).plans, "fold": fold}
         plan = plan_for(cell, weights, **options)

@@ -15,14 +15,16 @@ import math
 import torch
 from torch import Tensor
 
+from holdfast.cells import Cell
+from holdfast.engine.program.render import render
 from holdfast.engine.program.tiles import Product, Rotate, RotateBack, reachable
 from holdfast.engine.targets.cpu.machine import registers, second_cache
-from holdfast.engine.targets.cpu.plan import Plan
+from holdfast.engine.targets.cpu.plan import Plan, plan_for
 from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
-from holdfast.engine.targets.cpu.team import team_size
+from holdfast.engine.targets.cpu.team import team_size, worker_count
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["by_features", "by_samples", "folds", "way_for"]
+__all__ = ["by_features", "by_samples", "described", "folds", "fused_source", "way_for"]
 
 ALONE = 1 << 15  # multiply-adds of a step up to which one thread does not wait for others
 LARGE = 4  # times the second cache: weights that are better divided between threads
@@ -38,11 +40,22 @@ def way_for(plan: Plan, batch: int, lengths: Tensor | None) -> Shape | FeatureSh
     return plan.ways[key]
 
 
-def folds(xs: Tensor) -> bool:
+def described(plan: Plan, batch: int) -> str:
+    """The way of a scan of this batch in words, and why it is not the other one if that was refused."""
+    way, refused = way_for(plan, batch, None), plan.refused.get("features")
+    if isinstance(way, FeatureShape):
+        threads = "one thread" if way.team == 1 else f"{way.team} threads together"
+        return f"lanes over features, products of {way.rows} x {way.vectors * way.width}, {threads}"
+    blocks = math.ceil(batch / way.lanes)
+    text = f"lanes over samples, {blocks} x {way.lanes}, {worker_count(blocks)} of {torch.get_num_threads()} threads"
+    return text if refused is None else f"{text}; lanes over features were refused: {refused}"
+
+
+def folds(batch: int, dtype: torch.dtype) -> bool:
     """Whether a narrow input is projected inside the loop of a scan with gradients: with lanes over features, the
     gradient of its weights is cheaper as one product after the loop.
     """
-    return xs.shape[1] >= WIDTH.get(xs.dtype, 8) * torch.get_num_threads()
+    return batch >= WIDTH.get(dtype, 8) * torch.get_num_threads()
 
 
 def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
@@ -72,3 +85,14 @@ def _prefers_features(plan: Plan, batch: int) -> bool:
 def _products(plan: Plan) -> list[int]:
     """Multiply-adds of each product of a step, forwards."""
     return [n.tile.features * n.features for n in reachable(plan.lowered(True).forward.roots) if isinstance(n, Product)]
+
+
+def fused_source(cell: Cell, batch: int | None = None) -> str:
+    """Both directions of a cell's step as text; see ``holdfast.fused_source``."""
+    fold = batch is None or folds(batch, cell.example_weight().dtype)
+    with torch.enable_grad():
+        plan = plan_for(cell, tuple(cell.weights()), gradient=True, fold=fold)
+    source_grad, shape = not plan.fold, Shape(plan.dtype, 32, masked=False)
+    forward, backward = plan.forward(source_grad), plan.backward(source_grad, shape)
+    text = f"{render(forward, 'forward')}\n\n\n{render(backward, 'backward')}"
+    return text if batch is None else f"# batch {batch}: {described(plan, batch)}\n{text}"

@@ -228,7 +228,7 @@ def runs_on(device: torch.device) -> bool:
     return device.type == ("cpu" if IS_INTERPRETED else "cuda")
 
 
-def fused_source(cell: Cell) -> str:
+def fused_source(cell: Cell, batch: int | None = None) -> str:
     """Both directions of a scan as Triton source; see ``holdfast.fused_source``."""
     with torch.enable_grad():
         plan = plan_for(cell, tuple(cell.weights()), gradient=True, kind=TritonPlan)
