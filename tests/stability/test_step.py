@@ -34,6 +34,11 @@ CELLS = {
     "gru-after": lambda: holdfast.GRUCell(2, 4),
     "gru-before": lambda: holdfast.GRUCell(2, 4, reset="before"),
     "gru-no-bias": lambda: holdfast.GRUCell(2, 4, bias=False),
+    "indrnn-tanh": lambda: holdfast.IndRNNCell(2, 4, nonlinearity="tanh"),
+    "mingru": lambda: holdfast.MinGRUCell(2, 4),
+    "mingru-positive": lambda: holdfast.MinGRUCell(2, 4, nonlinearity="positive"),
+    "minlstm": lambda: holdfast.MinLSTMCell(2, 4, nonlinearity="tanh"),
+    "minlstm-no-bias": lambda: holdfast.MinLSTMCell(2, 4, bias=False),
 }
 
 
@@ -44,7 +49,7 @@ def drawn(name, seed, scale):
         for key, weight in cell.named_parameters():
             weight.add_(0.1 * torch.randn_like(weight))
             if key == "weight_hh":
-                weight.mul_(scale / torch.linalg.matrix_norm(weight, 2))
+                weight.mul_(scale / torch.linalg.matrix_norm(weight.diag() if weight.dim() == 1 else weight, 2))
     return cell
 
 
