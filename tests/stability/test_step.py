@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 import holdfast
 from holdfast import ScalarGates, scan
+from holdfast.cells.nonlinearity import NONLINEARITIES
 from holdfast.errors import SettingError
 from holdfast.stability import NoBoundError, Region, Slopes, register_slopes, slopes, state_norm, step_bounds
 
@@ -20,6 +21,7 @@ CELLS = {
     "rnn-gelu": lambda: holdfast.RNNCell(2, 4, nonlinearity="gelu"),
     "rnn-softplus": lambda: holdfast.RNNCell(2, 4, nonlinearity="softplus"),
     "rnn-relu": lambda: holdfast.RNNCell(2, 4, nonlinearity="relu"),
+    "rnn-smooth-relu": lambda: holdfast.RNNCell(2, 4, nonlinearity="smooth_relu"),
     "linear": lambda: holdfast.LinearCell(2, 4),
     "fastrnn": lambda: holdfast.FastRNNCell(2, 4),
     "fastrnn-clip": lambda: holdfast.FastRNNCell(2, 4, gates=ScalarGates(clip="alpha", horizon=5)),
@@ -143,7 +145,7 @@ def test_a_regions_constants_are_never_below_those_of_its_members(seed, u, w, b,
             assert one <= other * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "gelu", "identity", "relu", "leaky_relu", "abs"])
+@pytest.mark.parametrize("name", NONLINEARITIES)
 def test_slopes_are_the_suprema(name):
     """On a fine grid of [-12, 12]: no slope, second derivative or value above, and each of them attained."""
     from holdfast.cells.nonlinearity import nonlinearity_named

@@ -173,7 +173,7 @@ def _project_lstm(cell: LSTMCell, rate: float, input_bound: float | None, forget
 
 
 def _clamp_(weight: Tensor, bound: float) -> None:
-    """Into [-bound, bound], also where the bound is no number of the weight's type."""
+    """Into [-bound, bound], also where the weight's type cannot hold the bound."""
     edge = weight.new_tensor(bound)
     if edge.item() > bound:
         edge = torch.nextafter(edge, torch.zeros_like(edge))
