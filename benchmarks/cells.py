@@ -214,8 +214,8 @@ def row(name: str, kept: dict[str, Any], cell: str) -> str | None:
     first = [kept[key] for lr in RATES if (key := f"{cell}/0/{lr:g}") in kept]
     if not first:
         return None
-    spent = kept.get(f"{cell}/cost", {"ms": float("nan"), "megabytes": float("nan")})
-    price = f"{spent['ms']:.1f} | {spent['megabytes']:.0f}"
+    spent = kept.get(f"{cell}/cost")
+    price = " | " if spent is None else f"{spent['ms']:.1f} | {spent['megabytes']:.0f}"
     if lr is None:
         return f"| {cell} | | | diverged at every rate | | {price} |"
     runs = [kept[key] for seed in SEEDS if (key := f"{cell}/{seed}/{lr:g}") in kept]

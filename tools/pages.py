@@ -523,6 +523,24 @@ def sequences_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+COMPARED = """
+Which cell should you take? This page trains each of them with about the same number of parameters on the same five
+tasks, with the same optimiser and the same search of learning rates. No cell is left out because it loses. The settings
+are those that a cell starts with, and the budget is small: a cell that loses here may win with its paper's settings.
+[Choose a cell](choose.md) asks what you have and answers. `python benchmarks/cells.py` repeats the runs.
+"""
+
+
+def comparison_page() -> str:
+    """docs/comparison.md: the newest report of benchmarks/cells.py."""
+    it = report("cells")
+    parts = [GENERATED, "# Cells compared", COMPARED.strip(), *it.quoted("")]
+    for heading in it.sections:
+        if heading:
+            parts += [f"## {heading}", *it.quoted(heading)]
+    return "\n\n".join([*parts, f"[Report](../{it.path.as_posix()}): {it.machine}"]) + "\n"
+
+
 def _automatic(rows: dict[str, dict[str, Any]]) -> str:
     """What the automatic choice chose, and under which rule."""
     chosen = {name: row["chosen"] for name, row in rows.items() if "chosen" in row}
@@ -618,6 +636,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/choose.md": lambda: choose_page(studied(), report("scan"), _table),
     "docs/usage/forecasting.md": forecasting_page,
     **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
+    **({"docs/comparison.md": comparison_page} if list((ROOT / "benchmarks").glob("*-cells.md")) else {}),
     "README.md": readme,
     **reports(),
 }

@@ -147,4 +147,4 @@ def test_layers_are_timed_against_torchs(command):
     assert timed["sgornn"]["ratios"]["torch.nn.LSTM"] == pytest.approx(ratio)
     bad = command("bench", "--cell", "lsmt")
     assert bad.code == 1
-    assert "unknown cell 'lsmt'; known: exprnn" in bad.err
+    assert "unknown cell 'lsmt'; known: antisymmetric" in bad.err

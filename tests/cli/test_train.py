@@ -141,7 +141,7 @@ def test_a_signal_saves_and_says_how_to_go_on(command, here, tiny, number):
         (["train", "addition", "--set", "steps"], "--set must be KEY=VALUE"),
         (["train", "addition", "--set", "task.step=4", "--updates", "1"], "unknown key 'step' in task; known: form"),
         (["train", "addition", "--set", "lstm:train.lr=1", "--updates", "1"], "add --cell lstm"),
-        (["train", "addition", "--cell", "lsmt", "--updates", "1"], "unknown cell 'lsmt'; known: exprnn"),
+        (["train", "addition", "--cell", "lsmt", "--updates", "1"], "unknown cell 'lsmt'; known: antisymmetric"),
         (
             ["train", "addition", "--cell", "gru", "--cell", "gru", "--updates", "1"],
             "A comparison needs different cells, got gru, gru",

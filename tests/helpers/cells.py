@@ -75,6 +75,7 @@ SMOOTH = {
 KINKED = {
     "rnn-relu": partial(holdfast.RNNCell, nonlinearity="relu", init="identity"),
     "rnn-leaky-relu": partial(holdfast.RNNCell, nonlinearity="leaky_relu"),
+    "rnn-smooth-relu": partial(holdfast.RNNCell, nonlinearity="smooth_relu"),  # its second derivative jumps
     "rnn-abs": partial(holdfast.RNNCell, nonlinearity="abs"),
     "fastrnn-relu": partial(holdfast.FastRNNCell, nonlinearity="relu"),
     "lstm-relu": partial(holdfast.LSTMCell, nonlinearity="relu"),

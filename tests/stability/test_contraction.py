@@ -37,6 +37,9 @@ LAYERS = {
     "lstm": lambda n: holdfast.LSTM(2, 4, n),
     "gru": lambda n: holdfast.GRU(2, 4, n),
     "gru-before": lambda n: holdfast.GRU(2, 4, n, reset="before"),
+    "indrnn": lambda n: holdfast.IndRNN(2, 4, n),
+    "mingru": lambda n: holdfast.MinGRU(2, 4, n),
+    "minlstm": lambda n: holdfast.MinLSTM(2, 4, n, nonlinearity="positive"),
 }
 
 

@@ -11,12 +11,13 @@ import holdfast
 from holdfast import ScalarGates
 from holdfast.constraints.spectral import spectral_ball
 from holdfast.errors import SettingError
-from holdfast.stability import NoBoundError, Region, contraction_rate, l1_ball_rows, project_
+from holdfast.stability import NoBoundError, Region, contraction_rate, l1_ball_rows, project_, stack_bounds
 
 MAKE = {
     "rnn": lambda: holdfast.RNN(2, 5, 2, bidirectional=True),
     "rnn-sigmoid": lambda: holdfast.RNN(2, 5, nonlinearity="sigmoid"),
     "linear": lambda: holdfast.LinearRNN(2, 5),
+    "indrnn": lambda: holdfast.IndRNN(2, 5, 2, horizon=3),
     "fastrnn": lambda: holdfast.FastRNN(2, 5, gates=ScalarGates(0.0, -2.0)),
     "sgornn": lambda: holdfast.SGORNN(2, 4, gates=ScalarGates(-4.0, 6.0)),
 }
@@ -47,6 +48,46 @@ def test_a_projected_model_has_the_rate_and_is_a_fixed_point(name, method, dtype
     if inside and method == "svd":
         assert all(map(torch.equal, before, once))
     project_(model, rate, method=method)
+    assert all(map(torch.equal, once, weights(model)))
+
+
+@pytest.mark.parametrize(("reset", "dtype"), [("before", torch.float32), ("after", torch.float64)])
+@given(seed=st.integers(0, 10**6), size=st.floats(0.1, 3), rate=st.floats(0.95, 1))
+@settings(deadline=None, max_examples=3)
+def test_a_projected_gru_has_the_rate_and_is_only_scaled(reset, dtype, seed, size, rate):
+    """Two layers: proved rates of at most ``rate``, one factor in [0, 1] per cell, the largest that is proved."""
+    torch.manual_seed(seed)
+    model = holdfast.GRU(2, 4, 2, reset=reset).to(dtype)
+    with torch.no_grad():
+        for cell in model.cells:
+            cell.weight_hh.mul_(size)
+            cell.weight_ih.mul_(0.3)
+    before, bounds = [cell.weight_hh.detach().clone() for cell in model.cells], (1.0, 2.0)
+    project_(model, rate, input_bound=1.0)
+    for cell, start, bound in zip(model.cells, before, bounds, strict=True):
+        found = contraction_rate(cell, bound)
+        assert found <= rate
+        scale = (cell.weight_hh.double() / start.double()).median().item()
+        torch.testing.assert_close(cell.weight_hh.detach(), start * scale)
+        assert scale == 1 or found >= rate - 1e-4
+    once = weights(model)
+    project_(model, rate, input_bound=1.0)
+    assert all(map(torch.equal, once, weights(model)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@given(seed=st.integers(0, 10**6), rate=st.floats(0.5, 0.99), bound=st.floats(0.1, 3))
+@settings(deadline=None, max_examples=4)
+def test_a_projected_mingru_has_the_rate_in_every_layer(bias, seed, rate, bound):
+    """Layers above take the bound of the outputs below; candidates do not move; twice is once."""
+    torch.manual_seed(seed)
+    model = holdfast.MinGRU(2, 4, 2, bias=bias)
+    before = [cell.weight_ih[4:].detach().clone() for cell in model.cells]
+    project_(model, rate, input_bound=bound)
+    assert all(it.rate <= rate * (1 + 1e-12) for it in stack_bounds(model, bound).layers)
+    assert all(torch.equal(cell.weight_ih[4:], start) for cell, start in zip(model.cells, before, strict=True))
+    once = weights(model)
+    project_(model, rate, input_bound=bound)
     assert all(map(torch.equal, once, weights(model)))
 
 
@@ -167,8 +208,19 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
         assert project_(make(2, 4), 1.0) is not None
         with pytest.raises(SettingError, match=r"keeps lengths, so λ = 1 whatever the weights. Use SGORNN"):
             project_(make(2, 4), 0.9)
-    with pytest.raises(NoBoundError, match=r"No projection is registered for GRUCell; projected cells: .*ExpRNNCell"):
-        project_(holdfast.GRU(2, 4), 0.9)
+    with pytest.raises(NoBoundError, match=r"No projection is registered for LEMCell; projected cells: .*ExpRNNCell"):
+        project_(holdfast.LEM(2, 4), 0.9)
+    gru = holdfast.GRUCell(2, 4)
+    torch.nn.init.constant_(gru.bias, 3.0)
+    before = weights(gru)
+    with pytest.raises(SettingError, match=r"alone open an update gate to 0.9\d+"):
+        project_(gru, 0.5, input_bound=1.0)
+    assert all(map(torch.equal, before, weights(gru)))
+    for make in (holdfast.GRU, holdfast.MinGRU):
+        with pytest.raises(SettingError, match=r"give input_bound"):
+            project_(make(2, 4), 0.9)
+    with pytest.raises(SettingError, match=r"at least 0.5 for a minGRU without a bias"):
+        project_(holdfast.MinGRU(2, 4, bias=False), 0.4, input_bound=1.0)
     with pytest.raises(SettingError, match=r"FastRNNCell to rate 0.5 by its matrix, since β = 0.9526"):
         project_(holdfast.FastRNN(2, 4), 0.5)
     with pytest.raises(SettingError, match=r"α L = 0.7311 is already as large"):

@@ -10,6 +10,7 @@ from torch.func import functional_call
 
 import holdfast
 from holdfast import ScalarGates, scan
+from holdfast.cells.nonlinearity import NONLINEARITIES
 from holdfast.errors import SettingError
 from holdfast.stability import NoBoundError, Region, Slopes, register_slopes, slopes, state_norm, step_bounds
 
@@ -20,6 +21,7 @@ CELLS = {
     "rnn-gelu": lambda: holdfast.RNNCell(2, 4, nonlinearity="gelu"),
     "rnn-softplus": lambda: holdfast.RNNCell(2, 4, nonlinearity="softplus"),
     "rnn-relu": lambda: holdfast.RNNCell(2, 4, nonlinearity="relu"),
+    "rnn-smooth-relu": lambda: holdfast.RNNCell(2, 4, nonlinearity="smooth_relu"),
     "linear": lambda: holdfast.LinearCell(2, 4),
     "fastrnn": lambda: holdfast.FastRNNCell(2, 4),
     "fastrnn-clip": lambda: holdfast.FastRNNCell(2, 4, gates=ScalarGates(clip="alpha", horizon=5)),
@@ -34,6 +36,11 @@ CELLS = {
     "gru-after": lambda: holdfast.GRUCell(2, 4),
     "gru-before": lambda: holdfast.GRUCell(2, 4, reset="before"),
     "gru-no-bias": lambda: holdfast.GRUCell(2, 4, bias=False),
+    "indrnn-tanh": lambda: holdfast.IndRNNCell(2, 4, nonlinearity="tanh"),
+    "mingru": lambda: holdfast.MinGRUCell(2, 4),
+    "mingru-positive": lambda: holdfast.MinGRUCell(2, 4, nonlinearity="positive"),
+    "minlstm": lambda: holdfast.MinLSTMCell(2, 4, nonlinearity="tanh"),
+    "minlstm-no-bias": lambda: holdfast.MinLSTMCell(2, 4, bias=False),
 }
 
 
@@ -44,7 +51,7 @@ def drawn(name, seed, scale):
         for key, weight in cell.named_parameters():
             weight.add_(0.1 * torch.randn_like(weight))
             if key == "weight_hh":
-                weight.mul_(scale / torch.linalg.matrix_norm(weight, 2))
+                weight.mul_(scale / torch.linalg.matrix_norm(weight.diag() if weight.dim() == 1 else weight, 2))
     return cell
 
 
@@ -138,7 +145,7 @@ def test_a_regions_constants_are_never_below_those_of_its_members(seed, u, w, b,
             assert one <= other * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softplus", "gelu", "identity", "relu", "leaky_relu", "abs"])
+@pytest.mark.parametrize("name", NONLINEARITIES)
 def test_slopes_are_the_suprema(name):
     """On a fine grid of [-12, 12]: no slope, second derivative or value above, and each of them attained."""
     from holdfast.cells.nonlinearity import nonlinearity_named

@@ -208,7 +208,7 @@ def test_impossible_settings_are_refused_with_what_is_known(settings, message, t
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (ModelSettings("sgronn"), "unknown cell 'sgronn'; known: exprnn, fastrnn"),
+        (ModelSettings("sgronn"), "unknown cell 'sgronn'; known: .*exprnn, fastgrnn"),
         (ModelSettings("sgornn", options={"recurent": "exp"}), "no option 'recurent'; known: .*recurrent"),
         (
             ModelSettings("sgornn", options={"gates": {"clip": "2alpha", "horizn": 3}}),

@@ -11,8 +11,9 @@
     ScoRNN     orthogonal    any        1, 0      as ExpRNN
     FastRNN    free          any        gates
     SGORNN     orthogonal    any        gates
+    IndRNN     diagonal      any        1, 0
 
-LSTM and GRU are not of this form. Symbols: docs/notation.md.
+LSTM, GRU and the cells that are not listed are not of this form. Symbols: docs/notation.md.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast.cells._base import Cell
 from holdfast.cells.elman import RNNCell
 from holdfast.cells.exprnn import ExpRNNCell, modrelu
 from holdfast.cells.fastrnn import FastRNNCell
+from holdfast.cells.indrnn import IndRNNCell
 from holdfast.cells.linear import LinearCell
 from holdfast.cells.nonlinearity import identity, slopes
 from holdfast.cells.scornn import ScoRNNCell
@@ -47,7 +49,8 @@ class StepForm:
 
     Args:
         weight_ih: W, (hidden, input).
-        recurrent: U: a free matrix, (hidden, hidden), or the map that keeps it orthogonal.
+        recurrent: U: a free matrix, (hidden, hidden), the diagonal of one, (hidden,), or the map that keeps it
+            orthogonal.
         bias: b, or None.
         phi: φ. With ``modrelu`` b is its second argument and is not added inside.
         gates: α and β: a ``ScalarGates``, or two tensors that are not trained; None for α = 1 and β = 0.
@@ -71,12 +74,14 @@ class StepForm:
     @property
     def free(self) -> bool:
         """Whether U is a free matrix and there are no gates: RNN and Linear."""
-        return self.gates is None and isinstance(self.recurrent, Tensor)
+        return self.gates is None and isinstance(self.recurrent, Tensor) and self.recurrent.dim() == 2
 
     @property
     def weight_hh(self) -> Tensor:
         """U as a dense matrix."""
-        return self.recurrent if isinstance(self.recurrent, Tensor) else self.recurrent.matrix()
+        if not isinstance(self.recurrent, Tensor):
+            return self.recurrent.matrix()
+        return self.recurrent.diag() if self.recurrent.dim() == 1 else self.recurrent
 
     @property
     def alpha_beta(self) -> tuple[Tensor, Tensor] | None:
@@ -94,6 +99,8 @@ class StepForm:
         """‖U‖₂, computed in float64; 1 for an orthogonal U."""
         if isinstance(self.recurrent, OrthogonalMap):
             return 1.0
+        if self.recurrent.dim() == 1:
+            return self.recurrent.detach().double().abs().max().item()
         return spectral_norm(self.recurrent.detach().double()).item()
 
     @property
@@ -144,6 +151,11 @@ def _(cell: FastRNNCell) -> StepForm:
 @step_form.register
 def _(cell: SGORNNCell) -> StepForm:
     return StepForm(cell.weight_ih, cell.recurrent, cell.bias, cell.phi, cell.gates)
+
+
+@step_form.register
+def _(cell: IndRNNCell) -> StepForm:
+    return StepForm(cell.weight_ih, cell.recurrent, cell.bias, cell.phi)
 
 
 def cells_with_form() -> set[type[Cell]]:

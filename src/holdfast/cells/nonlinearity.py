@@ -9,6 +9,7 @@
     tanh       L = 1       S = 4/(3√3) ≈ 0.770, where tanh² z = 1/3       M = 1     φ(0) = 0
     sigmoid    1/4         1/(6√3) ≈ 0.096                                1         1/2
     softplus   1           1/4                                            ∞         log 2
+    smooth_relu 1          2                                              ∞         0: 0, z² to 1/2, z - 1/4
     gelu       1.129       √(2/π) ≈ 0.798, at 0; L at √2                  ∞         0
     relu, leaky_relu, abs, identity, MaxAffine: from their lines. L = max |s_r|, and S = ∞ if there is a knot
 
@@ -42,12 +43,24 @@ __all__ = [
     "regions_of",
     "register_slopes",
     "slopes",
+    "smooth_relu",
 ]
 
 
 def identity(z: Tensor) -> Tensor:
     """Return z itself. A named function, so that a cell that holds it can be pickled."""
     return z
+
+
+def smooth_relu(z: Tensor) -> Tensor:
+    """ReLU with its kink rounded off: 0 for z ≤ 0, z² for 0 < z < 1/2, z - 1/4 from there on.
+
+    Example:
+        >>> smooth_relu(torch.tensor([-1.0, 0.25, 0.5, 2.0]))
+        tensor([0.0000, 0.0625, 0.2500, 1.7500])
+    """
+    inner = torch.clamp(z, 0.0, 0.5)
+    return inner * inner + torch.relu(z - 0.5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,6 +230,7 @@ _TABLE: dict[str, tuple[Slopes, tuple[Any, ...]]] = {
     "abs": (_leaky(-1.0), (torch.abs,)),
     # torch's is linear above 20, which is off by 2e-9
     "softplus": (Slopes(1.0, 0.25, math.inf, math.log(2)), (nn.functional.softplus,)),
+    "smooth_relu": (Slopes(1.0, 2.0, math.inf, 0.0), (smooth_relu,)),
     "gelu": (Slopes(_GELU_LIPSCHITZ, math.sqrt(2 / math.pi), math.inf, 0.0), (nn.functional.gelu,)),
     "identity": (Slopes.of(Regions((), (1.0,), (0.0,))), (identity, nn.Identity)),
 }

@@ -151,7 +151,7 @@ def _of_reach(found: dict[str, Any]) -> dict[str, Any]:
 
 def _regions(row: Row) -> dict[str, Any]:
     form = step_form(row.cell)
-    if form is None or name_of(form.phi) in ("tanh", "sigmoid", "softplus", "gelu"):
+    if form is None or name_of(form.phi) in ("tanh", "sigmoid", "softplus", "smooth_relu", "gelu"):
         return {"none": f"{type(row.cell).__name__} is smooth: only cells with ReLU and the like have partitions."}
     code = partition_code(row.layer(), row.xs)
     return {"counts": regions_through_time(code).tolist(), "sequences": row.xs.shape[1]}

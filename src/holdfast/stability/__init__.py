@@ -33,6 +33,7 @@ from holdfast.stability.gaps import (
     weight_gap_closed,
 )
 from holdfast.stability.observed import observed_contraction
+from holdfast.stability.oscillator import cornn_gradient_bound
 from holdfast.stability.project import l1_ball_rows, project_
 from holdfast.stability.projected import Projected
 from holdfast.stability.reach import Reach, gradient_reach
@@ -59,6 +60,7 @@ __all__ = [
     "certificate",
     "certified_cells",
     "contraction_rate",
+    "cornn_gradient_bound",
     "fastrnn_alpha_limit",
     "generalisation_gap",
     "gradient_bound_rotations",

@@ -7,9 +7,13 @@
     uRNN, EUNN       λ = 1 if b ≤ 0, else ∞ W keeps lengths, and (2) of cells/urnn.py is a projection's remainder
     FastRNN          λ = α L ‖U‖₂ + β                                                       (3)
     SGORNN           λ = α L + β            at most 1 - α with the clip β ≤ 1 - 2α, L ≤ 1   (4)
-    LSTM, GRU        in the largest-entry norm, over states reached from zero by bounded inputs: gated.py
+    IndRNN           λ = L max |u|
+    coRNN, antisymmetric RNN: 1 + O(Δ), a bound on gradients: oscillator.py
+    LSTM, GRU, minGRU, minLSTM
+                     in the largest-entry norm, over states reached from zero by bounded inputs: gated.py,
+                     input_gated.py
 
-L is the Lipschitz constant of φ (cells/nonlinearity.py). The norm is Euclidean except for LSTM and GRU; stacks are in
+L is the Lipschitz constant of φ (cells/nonlinearity.py). The norm is Euclidean except for these four; stacks are in
 stack.py. λ is that of the exact map; rounding adds a few units of the last place. (2) to (4) are read from the cell's
 ``step_form``.
 
@@ -24,10 +28,21 @@ from typing import Any
 
 from torch import Tensor
 
-from holdfast.cells import Cell, EUNNCell, GRUCell, LSTMCell, StepForm, URNNCell, step_form
+from holdfast.cells import (
+    Cell,
+    EUNNCell,
+    GRUCell,
+    LSTMCell,
+    MinGRUCell,
+    MinLSTMCell,
+    StepForm,
+    URNNCell,
+    step_form,
+)
 from holdfast.cells.form import cells_with_form
 from holdfast.errors import DTypeError, NoBoundError, SettingError, one_of
 from holdfast.stability.gated import Box, gru_step, lstm_step
+from holdfast.stability.input_gated import mingru_step, minlstm_step
 
 __all__ = ["certified_cells", "contraction_rate"]
 
@@ -42,7 +57,7 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
     Args:
         model: a cell, or a layer of such cells in one direction. For several layers (1) is about the stacked state, in
             the norm that ``stack_bounds`` names.
-        input_bound: B with ‖x_t‖ ≤ B at every step; only LSTM and GRU need it.
+        input_bound: B with ‖x_t‖ ≤ B at every step; only LSTM, GRU, minGRU and minLSTM need it.
         input_norm: the norm of ``input_bound``: "l2", or "linf" for the largest entry.
 
     Example:
@@ -107,6 +122,16 @@ def _(cell: EUNNCell | URNNCell, input_bound: float | None = None, *, input_norm
     convex: so it does not expand. For b > 0 it jumps at zero.
     """
     return math.inf if (cell.bias > 0).any() else 1.0
+
+
+@contraction_rate.register
+def _(cell: MinGRUCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
+    return mingru_step(cell, input_box(cell, input_bound, input_norm)).s.max().item()
+
+
+@contraction_rate.register
+def _(cell: MinLSTMCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
+    return minlstm_step(cell, input_box(cell, input_bound, input_norm)).s.max().item()
 
 
 def input_box(cell: Cell, input_bound: float | None, input_norm: str) -> Box:

@@ -5,14 +5,19 @@
     SGORNN           β ≤ λ - α L                                                           (3)
     LSTM             ‖U_i‖, ‖U_o‖ ≤ λ - f̄,  ‖U_g‖ ≤ (λ - f̄)/4,  ‖U_f‖ ≤ (λ - f̄)(1 - f̄)   (4) S4 Proposition 5
                      f̄ = σ(max_j (‖W_f,j‖₂ B + b_f,j) + ‖U_f‖)                             (5) Lemma 5
+    GRU              U ← s U, the largest s ≤ 1 with a proved rate of at most λ            (6)
+    IndRNN           |u_j| ≤ λ / L                                                         (7)
+    minGRU           ‖W_z,j‖₂ B - b_z,j ≤ logit λ, so that 1 - z_j ≤ λ                     (8)
 
 In (4) and (5) norms of recurrent matrices are largest row sums, so (4) is an ℓ1 ball for each row; they add up to λ as
 in S4's proof, where λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input weights
 and biases fixed. With ``forget=f̄`` these move too, row by row, to the nearest with
 ‖W_f,j‖ B + b_f,j ≤ logit f̄ - ‖U_f‖.
 
-(1), (4), (5) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U instead of
-clipping it. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
+(1), (4), (5), (7), (8) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U in
+(1), (2) instead of clipping it. The rate of a GRU is that of gated.py. It does not fall as s grows, since every bound
+in it is made of |U| by sums, products and intervals that widen. At s = 0 it is the largest update gate that inputs and
+biases open. So (6) is found by bisection. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
 """
 
 from __future__ import annotations
@@ -23,15 +28,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells import Cell, LSTMCell, StepForm, step_form
+from holdfast.cells import Cell, GRUCell, IndRNNCell, LSTMCell, MinGRUCell, StepForm, step_form
 from holdfast.cells.form import cells_with_form
-from holdfast.cells.nonlinearity import name_of
+from holdfast.cells.nonlinearity import name_of, slopes
 from holdfast.constraints.gates import ScalarGates
 from holdfast.constraints.spectral import clip_spectral, shrink_spectral
 from holdfast.errors import NoBoundError, SettingError, one_of
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import check_input_bound, contraction_rate
-from holdfast.stability.step import Region
+from holdfast.stability.step import Region, step_bounds
 
 __all__ = ["l1_ball_rows", "project_"]
 
@@ -58,7 +63,7 @@ def project_(
         rate: λ, the largest rate allowed; below 1 for a stable model. S4's experiments have 1.
         region: instead of a rate: project U, W and b of ``RNNCell`` and ``LinearCell`` onto it.
         method: "svd", the nearest matrix, or "fast", a scaled one.
-        input_bound: the largest ‖x_t‖₂; LSTM only.
+        input_bound: the largest ‖x_t‖₂; LSTM, GRU and minGRU only.
         forget: f̄, the largest value of a forget gate; LSTM only; default: as input weights and biases determine.
 
     Example:
@@ -79,13 +84,20 @@ def project_(
     if rate is not None and not 0 < rate <= 1:
         raise SettingError(f"project_ expects a rate in (0, 1], got {rate}; a rate above 1 is not stable.")
     cells = model.cells if isinstance(model, Recurrent) else [model]
+    directions = getattr(model, "directions", 1)
+    bounds: list[float | None] = []  # of the inputs of each cell
     for i, cell in enumerate(cells):
         if region is not None:
             _project_region_(cell, region, method)
             continue
         bound = input_bound
-        if isinstance(cell, LSTMCell) and i >= getattr(model, "directions", 1):
+        if isinstance(cell, LSTMCell | GRUCell) and i >= directions:
             bound = math.sqrt(cell.input_size)  # outputs of the layer below: |h| ≤ 1
+        if isinstance(cell, MinGRUCell) and i >= directions:
+            first = (i // directions - 1) * directions
+            outputs = [step_bounds(cells[row], bounds[row]).output_bound for row in range(first, first + directions)]
+            bound = math.sqrt(cell.input_size) * max(outputs)
+        bounds.append(bound)
         _project(cell, float(rate or 0.0), method=method, input_bound=bound, forget=forget)
     return model
 
@@ -93,8 +105,14 @@ def project_(
 def _project(cell: Any, rate: float, *, method: str, input_bound: float | None, forget: float | None) -> None:
     if isinstance(cell, LSTMCell):
         _project_lstm(cell, rate, input_bound, forget)
+    elif isinstance(cell, GRUCell):
+        _project_gru(cell, rate, input_bound)
+    elif isinstance(cell, MinGRUCell):
+        _project_mingru(cell, rate, input_bound)
+    elif isinstance(cell, IndRNNCell):
+        _clamp_(_plain(cell, cell.weight_hh), rate / slopes(cell.phi).lipschitz)  # (7)
     elif (form := step_form(cell)) is None:
-        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), LSTMCell)))
+        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), LSTMCell, GRUCell, MinGRUCell)))
         raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
     elif form.free:
         _ball_(cell, form.weight_hh, rate / form.lipschitz, method)  # (1)
@@ -154,6 +172,53 @@ def _project_lstm(cell: LSTMCell, rate: float, input_bound: float | None, forget
         part.copy_(l1_ball_rows(part, radius))
 
 
+def _clamp_(weight: Tensor, bound: float) -> None:
+    """Into [-bound, bound], also where the weight's type cannot hold the bound."""
+    edge = weight.new_tensor(bound)
+    if edge.item() > bound:
+        edge = torch.nextafter(edge, torch.zeros_like(edge))
+    weight.clamp_(-edge, edge)
+
+
+def _project_gru(cell: GRUCell, rate: float, input_bound: float | None) -> None:
+    """(6)."""
+    if input_bound is None:
+        raise SettingError("project_ expects input_bound for a GRU, got None; give input_bound, the largest ‖x_t‖₂.")
+    bound, weight = check_input_bound(input_bound, "l2"), _plain(cell, cell.weight_hh)
+    if contraction_rate(cell, bound) <= rate:
+        return
+    start = weight.clone()
+
+    def rate_at(scale: float) -> float:
+        weight.copy_(start * scale)
+        return contraction_rate(cell, bound)
+
+    if (open_gate := rate_at(0.0)) > rate:
+        weight.copy_(start)
+        raise SettingError(
+            f"project_ cannot bring this GRU to rate {rate:g} by its matrices: inputs and biases alone open an update "
+            f"gate to {open_gate:.4g}. Lower the biases of z or input_bound, or choose a larger rate."
+        )
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rate_at(middle) <= rate else (low, middle)
+    weight.copy_(start * low)
+
+
+def _project_mingru(cell: MinGRUCell, rate: float, input_bound: float | None) -> None:
+    """(8): 1 - z is a forget gate with the weights -W_z and the biases -b_z."""
+    if input_bound is None:
+        raise SettingError("project_ expects input_bound for a minGRU, got None; give input_bound, the largest ‖x_t‖₂.")
+    if rate == 1:
+        return
+    if cell.bias is None and rate < 0.5:
+        raise SettingError(f"project_ expects a rate of at least 0.5 for a minGRU without a bias, got {rate:g}.")
+    size, bound = cell.hidden_size, check_input_bound(input_bound, "l2")
+    bias = None if cell.bias is None else _plain(cell, cell.bias)[:size]
+    _cone_rows_(_plain(cell, cell.weight_ih)[:size], bias, bound, math.log(rate) - math.log1p(-rate), sign=-1)
+
+
 def _forget_fixed_point(reach: float, rate: float) -> tuple[float, float]:
     """f̄ and ‖U_f‖ with (4) and (5): q = (λ - σ(reach + q)) (1 - σ(reach + q)); the left grows, the right falls."""
 
@@ -174,22 +239,27 @@ def _forget_fixed_point(reach: float, rate: float) -> tuple[float, float]:
 
 
 def _forget_rows_(cell: LSTMCell, bound: float, most: float) -> None:
-    """(5): move each row (w, b) to the nearest with B ‖w‖ + b ≤ ``most``.
+    """(5), for the rows of the forget gate."""
+    size = cell.hidden_size
+    bias = None if cell.bias is None else _plain(cell, cell.bias)[size : 2 * size]
+    _cone_rows_(_plain(cell, cell.weight_ih)[size : 2 * size], bias, bound, most)
+
+
+def _cone_rows_(weight: Tensor, bias: Tensor | None, bound: float, most: float, sign: int = 1) -> None:
+    """Move each row (w, b) to the nearest with B ‖w‖ + ``sign`` b ≤ ``most``.
 
     With v = most - b that is the cone B ‖w‖ ≤ v, and the nearest point of its edge has ‖w‖ = (‖w‖ + B v) / (1 + B²).
     """
-    size = cell.hidden_size
-    weight = _plain(cell, cell.weight_ih)[size : 2 * size]
     length = weight.double().norm(dim=1)
     edge = most - 8 * torch.finfo(weight.dtype).eps * (1 + abs(most))  # so that rounding stays inside
-    if cell.bias is None:
+    if bias is None:
         outside = bound * length > most
         new_length = torch.full_like(length, max(edge, 0.0) / bound if bound else 0.0)
     else:
-        bias = _plain(cell, cell.bias)[size : 2 * size]
-        outside = bound * length + bias.double() > most
-        new_length = ((length + bound * (edge - bias.double())) / (1 + bound**2)).clamp_min(0)
-        bias.copy_(torch.where(outside, edge - bound * new_length, bias.double()))
+        own = sign * bias.double()
+        outside = bound * length + own > most
+        new_length = ((length + bound * (edge - own)) / (1 + bound**2)).clamp_min(0)
+        bias.copy_(torch.where(outside, sign * (edge - bound * new_length), bias.double()))
     factor = (new_length / length.clamp_min(torch.finfo(torch.float64).tiny)).clamp(max=1)
     weight.copy_(torch.where(outside.unsqueeze(1), weight.double() * factor.unsqueeze(1), weight.double()))
 

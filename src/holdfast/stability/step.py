@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, StepForm, step_form
+from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, MinGRUCell, MinLSTMCell, StepForm, step_form
 from holdfast.cells.exprnn import modrelu
 from holdfast.cells.nonlinearity import name_of, slopes
 from holdfast.constraints.dynamic import DynamicExponential
@@ -43,9 +43,13 @@ from holdfast.errors import NoBoundError, SettingError
 from holdfast.linalg.norms import spectral_norm
 from holdfast.stability.contraction import check_input_bound, contraction_rate, input_box
 from holdfast.stability.gated import Jet, gru_step, lstm_step
+from holdfast.stability.input_gated import mingru_step, minlstm_step
 from holdfast.types import State
 
 __all__ = ["Region", "Smoothness", "StepBounds", "norm_of", "state_norm", "step_bounds", "times"]
+
+Gated = LSTMCell | GRUCell | MinGRUCell | MinLSTMCell
+_STEPS = {LSTMCell: lstm_step, GRUCell: gru_step, MinGRUCell: mingru_step, MinLSTMCell: minlstm_step}
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def step_bounds(
     """
     if input_bound is not None:
         input_bound = check_input_bound(input_bound, input_norm)
-    if isinstance(cell, LSTMCell | GRUCell):
+    if isinstance(cell, Gated):
         return _gated_bounds(cell, input_bound, input_norm, start, region)
     rate, form = contraction_rate(cell), step_form(cell)  # the first raises if the cell is not certified
     if form is None:
@@ -171,8 +175,8 @@ def step_bounds(
 
 
 def norm_of(cell: Cell) -> str:
-    """The norm in which a cell is certified: "linf" for LSTM and GRU, else "l2"."""
-    return "linf" if isinstance(cell, LSTMCell | GRUCell) else "l2"
+    """The norm in which a cell is certified: "linf" for LSTM, GRU, minGRU and minLSTM, else "l2"."""
+    return "linf" if isinstance(cell, Gated) else "l2"
 
 
 def state_norm(cell: Cell, state: State) -> Tensor:
@@ -280,26 +284,29 @@ def _logistic(gate: float) -> tuple[float, float]:
 
 
 def _gated_bounds(
-    cell: LSTMCell | GRUCell, input_bound: float | None, input_norm: str, start: float, region: Region | None
+    cell: Gated, input_bound: float | None, input_norm: str, start: float, region: Region | None
 ) -> StepBounds:
     name, box = type(cell).__name__, input_box(cell, input_bound, input_norm)
     if start > 0 or region is not None:
         reason = "starts away from zero" if start > 0 else "has a region of weights"
         raise NoBoundError(f"{name} is certified at its weights and for states reached from zero; this one {reason}.")
-    step = lstm_step if isinstance(cell, LSTMCell) else gru_step
+    step = next(made for kind, made in _STEPS.items() if isinstance(cell, kind))
     jets: tuple[Jet, ...] = _tuple(step(cell, box))  # type: ignore[arg-type]
     in_x = _tuple(step(cell, box, wrt="input"))  # type: ignore[arg-type]
 
     def largest(part: str, of: tuple[Jet, ...] = jets) -> float:
         return max(getattr(jet, part).max().item() for jet in of)
 
-    smoothness = Smoothness(*(largest(part) for part in ("w", "ww", "sw", "sw", "ss")))
+    smoothness, caveat = Smoothness(*(largest(part) for part in ("w", "ww", "sw", "sw", "ss"))), ""
+    if isinstance(cell, MinGRUCell | MinLSTMCell) and slopes(cell.phi).smoothness == math.inf:
+        smoothness = Smoothness(smoothness.weights, math.inf, math.inf, math.inf, smoothness.hh)
+        caveat = f"φ = {name_of(cell.phi)} has a kink"
     with torch.no_grad():
         zero = torch.zeros(1, cell.input_size, dtype=cell.weight_ih.dtype, device=cell.weight_ih.device)
         rest = max(entry.abs().max().item() for entry in _tuple(cell(zero)))
     return StepBounds(
         name, "linf", largest("s"), largest("s", in_x), rest, largest("sup"), 1.0, 0.0, jets[0].sup.max().item(),
-        smoothness,
+        smoothness, caveat,
     )  # fmt: skip
 
 

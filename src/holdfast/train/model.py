@@ -25,6 +25,7 @@ from holdfast.layers import Reservoir, TreeLSTM
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
+from holdfast.train.penalties import norm_stabiliser
 from holdfast.train.settings import ModelSettings
 from holdfast.train.stream import ModelStream
 from holdfast.train.tree_model import TreeModel
@@ -180,6 +181,7 @@ class SequenceModel(CheckedLoad):
         every_step: answer at every step instead of at each sequence's last.
         direct: the readout gets (h, e) instead of h.
         input_dropout, output_dropout: in training.
+        norm_stabiliser: β of ``holdfast.train.norm_stabiliser`` on the layer's output, in training.
 
     Shape:
         inputs (time, batch, features) or tokens (time, batch); lengths (batch,) or None. Returns the answers, (batch,
@@ -203,9 +205,11 @@ class SequenceModel(CheckedLoad):
         direct: bool = False,
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
+        norm_stabiliser: float = 0.0,
     ):
         super().__init__()
-        self.direct = direct
+        self.direct, self.norm_stabiliser = direct, norm_stabiliser
+        self._noted: Tensor | None = None  # the penalty of the last call
         self.embedding, self.rnn, self.readout, self.every_step = embedding, rnn, readout, every_step
         self.input_dropout, self.output_dropout = nn.Dropout(input_dropout), nn.Dropout(output_dropout)
 
@@ -231,11 +235,13 @@ class SequenceModel(CheckedLoad):
         seen, padded = xs, lengths is not None and bool((lengths < len(xs)).any())
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
-        hs, last = self.rnn(xs, state, need_output=self.every_step)  # (2)
+        noted = self.training and self.norm_stabiliser > 0
+        hs, last = self.rnn(xs, state, need_output=self.every_step or noted)  # (2)
+        if padded and hs is not None:
+            hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
+        self._noted = self.norm_stabiliser * norm_stabiliser(hs, lengths) if noted else None
         if not self.every_step:
             hs = self._last(last)
-        elif padded:
-            hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         if self.direct:
             if not self.every_step:
                 ends = seen.new_full((seen.shape[1],), seen.shape[0], dtype=torch.long) if lengths is None else lengths
@@ -253,7 +259,10 @@ class SequenceModel(CheckedLoad):
         return ModelStream(self, batch)
 
     def penalty(self) -> Tensor | None:
-        """What the layer adds to the loss of the last call: the parts of S1's loss (6); None for most layers."""
+        """What is added to the loss of the last call: the norm stabiliser, or the parts of S1's loss (6); or None."""
+        if self._noted is not None:
+            noted, self._noted = self._noted, None
+            return noted
         own = getattr(self.rnn, "penalty", None)
         value = None if own is None else own(self.readout.parameters())
         # an answer at every step has a mean over them as its loss, and (6) sums over them: so this is (6) / T
@@ -333,6 +342,7 @@ def build(
         embedding,
         every_step=spec.every_step,
         direct=network.direct,
+        norm_stabiliser=network.norm_stabiliser,
         **dropouts,
     )
     if weights_start is not None:
@@ -352,7 +362,7 @@ def _check_whole(network: ModelSettings, spec: Spec) -> None:
     if spec.every_step or spec.tokens:
         found = "an answer at every step" if spec.every_step else "tokens"
         raise SettingError(f"{what} gives one answer per sequence of numbers; this task has {found}.")
-    used = [name for name in ("direct", "tied", "context") if getattr(network, name)]
+    used = [name for name in ("direct", "tied", "context", "norm_stabiliser") if getattr(network, name)]
     if used:
         raise SettingError(f"{what} reads all states of a sequence; leave out {used[0]}.")
 

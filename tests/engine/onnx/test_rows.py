@@ -17,7 +17,7 @@ from holdfast.errors import UnsupportedError
 from holdfast.export import Network, Provenance, Row, onnx_model
 
 NATIVE = {name for name in CELLS if name.startswith(("rnn-", "lstm", "gru"))} - {
-    "rnn-softplus", "rnn-gelu", "rnn-leaky-relu", "rnn-abs",
+    "rnn-softplus", "rnn-gelu", "rnn-leaky-relu", "rnn-abs", "rnn-smooth-relu",
 }  # fmt: skip
 MADE = Provenance("0", "now", "a test")
 
