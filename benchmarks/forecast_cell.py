@@ -3,7 +3,7 @@
     python benchmarks/forecast_cell.py --packages .../site-packages [--cells gru lstm]
 
 At five origins of each series of benchmarks/forecast.py whose file is there, a cell reads a window of the differences
-that the ``Forecaster`` chose there, and answers with all horizons at once: the same preparation as the reservoir's. It is
+that the ``Forecaster`` chose there, and answers with all horizons at once, prepared as for the reservoir. It is
 trained as ``holdfast.estimators.fit_trained`` does, on all windows before the origin. Errors are MASE, as in
 benchmarks/forecast.py. They go to benchmarks/forecast_cell.json, and what is there is not repeated.
 """

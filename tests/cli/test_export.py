@@ -3,14 +3,14 @@
 import csv
 import json
 import os
-import resource
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import torch
 
+from helpers.disk import disk_that_takes
+from helpers.har_run import exported_har
 from helpers.onnx_runs import session
 from holdfast.runs import load_run
 
@@ -91,13 +91,8 @@ def test_a_run_becomes_a_program_of_pytorch(command, own, here):
 @pytest.mark.slow
 def test_every_test_window_of_har_gets_the_same_class(command, here):
     """Train, export and evaluate by the command line; then the accuracy of ONNX Runtime on all 2,947 windows."""
-    if not any(Path(os.environ.get("HOLDFAST_DATA", ""), "har").glob("*.zip")):
-        pytest.skip("HOLDFAST_DATA holds no har")
-    words = ["--cell", "sgornn", "--hidden", 16, "--updates", 12, "--batch", 64, "--set", "task.classes=6", "-q"]
-    assert command("train", "har", *words, "--run", "r").code == 0
-    assert command("export", "r", "--to", "har.onnx").code == 0
-    scored = json.loads(command("evaluate", "r", "--json").out)["scores"]["accuracy"]
-    run, runtime = load_run("r"), session("har.onnx")
+    run, scored = exported_har(command, "har.onnx")
+    runtime = session("har.onnx")
     labels = json.loads(runtime.get_modelmeta().custom_metadata_map["labels"])
     right = total = 0
     for batch in run.task.evaluation("test", 512):
@@ -160,12 +155,8 @@ def test_an_existing_file_is_kept_unless_forced(command, trained, here):
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(command, own, here):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
+    with disk_that_takes(1000):
         ran = command("export", own[0], "--to", "model.onnx")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert ran.code == 1
     assert ran.err.startswith("holdfast export: model.onnx: File too large")
     assert os.listdir(here) == []

@@ -2,9 +2,7 @@
 
 import csv
 import ctypes
-import json
 import os
-import resource
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,8 @@ import pytest
 import torch
 
 from helpers.c_model import Model, compiled, needs_gcc
-from holdfast.runs import load_run
+from helpers.disk import disk_that_takes
+from helpers.har_run import exported_har
 
 FLOATS = ctypes.POINTER(ctypes.c_float)
 WHOLE_WINDOWS = """
@@ -63,14 +62,9 @@ def test_a_run_on_a_file_answers_the_same_in_c(command, own, here):
 @pytest.mark.slow
 def test_every_test_window_of_har_gets_the_same_class(command, here):
     """Train, export and evaluate by the command line; then the accuracy of the C on all 2,947 windows."""
-    if not any(Path(os.environ.get("HOLDFAST_DATA", ""), "har").glob("*.zip")):
-        pytest.skip("HOLDFAST_DATA holds no har")
-    words = ["--cell", "sgornn", "--hidden", 16, "--updates", 12, "--batch", 64, "--set", "task.classes=6", "-q"]
-    assert command("train", "har", *words, "--run", "r").code == 0
-    assert command("export", "r", "--to", "har.c").code == 0
-    scored = json.loads(command("evaluate", "r", "--json").out)["scores"]["accuracy"]
+    run, scored = exported_har(command, "har.c")
     (here / "all.c").write_text(WHOLE_WINDOWS)
-    run, library = load_run("r"), compiled(here)
+    library = compiled(here)
     right = total = 0
     for batch in run.task.evaluation("test", 512):
         with torch.no_grad():
@@ -112,12 +106,8 @@ def test_existing_files_are_kept_unless_forced(command, trained, here):
 
 def test_a_full_disk_leaves_neither_file(command, trained, here):
     """The header still fits and the source does not: none of the two appears."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-    try:
+    with disk_that_takes(2000):
         ran = command("export", trained, "--to", "model.c")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert ran.code == 1
     assert ran.err.startswith("holdfast export: model.c: File too large")
     assert os.listdir(here) == []

@@ -1,10 +1,8 @@
 """``holdfast.export.onnx``: whole models in ONNX Runtime, beside the same models here."""
 
-import contextlib
 import dataclasses
 import json
 import os
-import resource
 import sys
 
 import numpy as np
@@ -15,6 +13,7 @@ from torch import nn
 
 import holdfast
 from helpers.cells import CELLS, MixedCell
+from helpers.disk import disk_that_takes
 from helpers.onnx_runs import answers, assert_close, exported, session
 from holdfast.errors import MissingExtraError, SettingError
 from holdfast.estimators.readout import fit_reservoir
@@ -218,17 +217,6 @@ def test_an_existing_file_is_kept_unless_forced(tmp_path):
         export_onnx(holdfast.RNN(2, 3), tmp_path, force=True)
     with pytest.raises(FileNotFoundError):
         export_onnx(holdfast.RNN(2, 3), tmp_path / "nowhere" / "model.onnx")
-
-
-@contextlib.contextmanager
-def disk_that_takes(size):
-    """A real failure in the middle of a write: no file of this process may grow beyond ``size`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_the_old_file_and_nothing_half_written(tmp_path):

@@ -1,13 +1,11 @@
 """Checkpoints: any tree there and back, nothing executed, nothing half written."""
 
-import contextlib
 import hashlib
 import json
 import math
 import os
 import pickle
 import re
-import resource
 import tempfile
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from helpers.disk import disk_that_takes
 from helpers.noisy_run import noisy_run
 from holdfast.errors import CheckpointError, SettingError, UncheckedWarning
 from holdfast.train import checkpoint, fit
@@ -211,17 +210,6 @@ def test_weights_that_do_not_fit_are_named_and_change_nothing(tmp_path):
         assert torch.equal(model.weight, before)
     with pytest.raises(CheckpointError, match="There is no checkpoint"):
         checkpoint.load(tmp_path / "none")
-
-
-@contextlib.contextmanager
-def disk_that_takes(size):
-    """A real failure in the middle of a write: no file of this process may grow beyond ``size`` bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_is_a_clear_error_and_leaves_the_last_checkpoint_whole(tmp_path):
