@@ -86,7 +86,9 @@ def _commands(path):
     """The lines of shell that call holdfast, without their comments."""
     for block in re.findall(r"^```sh\n(.*?)^```$", path.read_text("utf-8"), re.MULTILINE | re.DOTALL):
         yield from (
-            words for line in block.splitlines() if (words := shlex.split(line, comments=True))[:1] == ["holdfast"]
+            words
+            for line in block.replace("\\\n", " ").splitlines()
+            if (words := shlex.split(line, comments=True))[:1] == ["holdfast"]
         )
 
 
@@ -160,6 +162,8 @@ def _known(row, section, public):
     if owner.endswith("Cell"):
         names = names.union(*(_instance_names(it) for it in _cells(owner)))
         names |= _names_of(public["ScalarGates"]) | _names_of(public["RotationProduct"]) | {"i", "j", "T"}
+    elif owner in ("DynamicExponential", "FourierProduct", "PlaneRotations"):
+        names |= _instance_names(public[owner](4, 2) if owner == "DynamicExponential" else public[owner](4))
     return names
 
 
