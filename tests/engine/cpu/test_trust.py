@@ -635,7 +635,7 @@ def test_a_wrong_kernel_is_refused_before_anybody_sees_its_result(monkeypatch, t
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     monkeypatch.setattr(expressions, "key_of", broken_key)
     sys.modules["holdfast.engine.scan"]._warned.clear()
-    cell, xs = StepCell(FUSED["gate of one feature"]), torch.randn(5, 6, 3)
+    cell, xs = StepCell(FUSED["gate of one feature"]), torch.randn(5, 60, 3)  # lanes over samples, on few threads
     with pytest.raises(FusedError, match=r"the output differs by .*please report"):
         hf.scan(cell, xs, backend="fused")
     with pytest.warns(FusedFallbackWarning, match="please report"):
@@ -647,7 +647,7 @@ def test_a_wrong_gradient_is_replaced_by_the_plain_loops(monkeypatch, tmp_path):
     """The forward kernel is right, the backward one is not: found when it is first needed."""
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
     sys.modules["holdfast.engine.scan"]._warned.clear()
-    cell, xs = hf.RNNCell(3, 5), torch.randn(5, 6, 3)
+    cell, xs = hf.RNNCell(3, 5), torch.randn(5, 60, 3)
     expected = torch.autograd.grad(hf.scan(cell, xs, backend="reference")[0].sum(), list(cell.parameters()))
     monkeypatch.setitem(OPERATORS, "tanh_backward", lambda grad, y: grad * (1.0 - y))
     output, _ = hf.scan(cell, xs)
@@ -667,7 +667,7 @@ def test_a_failing_compiler_is_a_warning_and_no_error(monkeypatch, tmp_path):
         raise KeyError("lost")
 
     monkeypatch.setattr(plan, "emit_backward", fail)
-    cell, xs = hf.RNNCell(3, 7), torch.randn(5, 6, 3)
+    cell, xs = hf.RNNCell(3, 7), torch.randn(5, 60, 3)
     with pytest.warns(FusedFallbackWarning, match="compiler failed.*KeyError"):
         hf.scan(cell, xs)[0].sum().backward()
     assert cell.weight_hh.grad is not None
