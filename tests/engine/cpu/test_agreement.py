@@ -4,9 +4,10 @@ import pytest
 import torch
 
 import holdfast as hf
-from helpers.cells import CELLS, MixedCell, assert_same_scan, built, random_state
+from helpers.cells import CELLS, OPERATIONS, MixedCell, assert_same_scan, built, random_state
 
 every_cell = pytest.mark.parametrize("name", CELLS)
+every_operation = pytest.mark.parametrize("name", OPERATIONS)
 
 
 @every_cell
@@ -23,7 +24,7 @@ def test_fused_equals_reference(name, dtype):
         assert_same_scan(cell, xs, random_state(cell, batch))
 
 
-@every_cell
+@every_operation
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "backward"])
 def test_fused_equals_reference_with_lengths(name, reverse):
     """For samples of any length, 0 and all steps included, and either direction."""
@@ -34,7 +35,7 @@ def test_fused_equals_reference_with_lengths(name, reverse):
     assert_same_scan(cell, xs, state, reverse=reverse)
 
 
-@every_cell
+@every_operation
 def test_fused_equals_reference_when_only_the_last_state_is_wanted(name):
     cell = built(name, 3)
     assert_same_scan(cell, torch.randn(6, 5, 3), random_state(cell, 5), need_output=False)
@@ -140,7 +141,7 @@ def test_gradient_is_that_of_the_function(name):
     assert torch.autograd.gradcheck(through, (xs, *weights.values()))
 
 
-@every_cell
+@every_operation
 def test_nan_and_infinity_go_through_as_in_reference(name):
     """One bad number in one sample reaches exactly what it reaches in the plain loop, through each operator."""
     cell = built(name, 3)
