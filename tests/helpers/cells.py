@@ -91,8 +91,8 @@ KINKED = {
 }
 CELLS = SMOOTH | KINKED
 
-# Compiling a cell costs seconds. These are compared with the plain loop on the CPU in both types, obey every law and run
-# in C; their operations, in the same combinations, are in other entries too, so lengths, last states, NaN, ONNX and
+# Compiling a cell costs seconds. These are compared with the plain loop on the CPU in both types, obey every law and
+# run in C; their operations, in the same combinations, are in other entries too, so lengths, last states, NaN, ONNX and
 # Triton are tested on those: (products of two states, chunks, gates, means) lstm, cornn and antisymmetric-gated;
 # (a vector times the state) indrnn; (shared products) fastgrnn-low-rank; (gates of the input) minlstm and
 # mingru-positive; (clamp, relu) fuzz and MixedCell. Each passed those tests in full when it was added.
