@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import holdfast
-from helpers.cells import CELLS, COMPILED, MixedCell, random_state, shaken
+from helpers.cells import CELLS, OPERATIONS, MixedCell, random_state, shaken
 from helpers.fuzz import RandomCell
 from helpers.onnx_runs import answers, assert_close, session
 from holdfast import Cell
@@ -41,7 +41,7 @@ def assert_same(cell, runtime, time, batch, *, reverse=False, lengths=None):
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_a_cell_of_the_catalogue(name, reverse):
     """From random states, without lengths and with them, one of them 0; for one step and one sample too."""
     cell = shaken(name, 3, 6)

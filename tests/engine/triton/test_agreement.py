@@ -8,14 +8,14 @@ import torch
 
 import holdfast as hf
 from helpers import fuzz
-from helpers.cells import COMPILED, MixedCell, assert_same_scan, built, random_state
+from helpers.cells import OPERATIONS, MixedCell, assert_same_scan, built, random_state
 from holdfast.engine.targets.triton import ways
 from holdfast.engine.targets.triton.shape import Shape, Way
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="the interpreter is off where there is a GPU")
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}  # float32, sums in another order
 WAYS = {"held": (Way.HELD, 16), "streamed": (Way.STREAMED, 16), "steps": (Way.STEPS, 16), "steps-few": (Way.STEPS, 4)}
-every_cell = pytest.mark.parametrize("name", COMPILED)
+every_cell = pytest.mark.parametrize("name", OPERATIONS)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def take(monkeypatch, way):
 @every_cell
 def test_triton_equals_reference(name, no_trial):
     """Inputs that are projected inside the loop and others, in turns; samples of any length, in either direction."""
-    place = COMPILED.index(name)
+    place = OPERATIONS.index(name)
     cell = built(name, 3 if place % 2 else 12)
     xs = torch.randn(3, 3, cell.input_size, requires_grad=True)
     assert_same(cell, xs)
