@@ -583,9 +583,9 @@ def _automatic(rows: dict[str, dict[str, Any]]) -> str:
         )
     if len(now) < len(chosen):
         text += (
-            f" {'The other' if now else 'These'} sets were scored by the clock of a busy machine, before minGRU was among "
-            "the cells and before the reservoir had a least deviation for its features. A cell could then be chosen after some of the "
-            "folds. The rule was changed after the score of PickupGestureWiimoteZ had been seen."
+            f" {'The other' if now else 'These'} sets were scored by the clock of a busy machine, before minGRU was in "
+            "the choice and before the reservoir had a least deviation for its features. A cell could then be chosen "
+            "after some of the folds. The rule was changed after the score of PickupGestureWiimoteZ had been seen."
         )
     return text
 
