@@ -580,7 +580,8 @@ def _few_validation() -> str:
         "One cell, `holdfast train --data FILE --cell CELL`, on development sets: test accuracy by how the training "
         f"ends. The weights of the best validation score lose to the last ones of a falling rate in {lost} of "
         f"{len(runs)} runs. So this is the default with fewer than 50 validation sequences. To train on the "
-        "validation sequences as well is not better on average, and leaves no score to look at."
+        "validation sequences as well makes no difference that these runs, one seed each, could show. It leaves no "
+        "score to look at."
     )
     return f"{text}\n\n{_table(['run', 'validation sequences', *WAYS.values()], rows)}"
 
@@ -600,9 +601,9 @@ def _automatic(rows: dict[str, dict[str, Any]]) -> str:
         )
     if len(now) < len(chosen):
         text += (
-            " The other sets were scored by the clock of a busy machine, before minGRU was among the cells and before "
-            "the reservoir had a least deviation for its features. A cell could then be chosen after some of the "
-            "folds. The rule was changed after the score of PickupGestureWiimoteZ had been seen."
+            f" {'The other' if now else 'These'} sets were scored by the clock of a busy machine, before minGRU was in "
+            "the choice and before the reservoir had a least deviation for its features. A cell could then be chosen "
+            "after some of the folds. The rule was changed after the score of PickupGestureWiimoteZ had been seen."
         )
     return text
 
