@@ -54,9 +54,9 @@ def plain_loop(
     need_output: bool,
 ) -> tuple[Tensor | None, State]:
     """``step`` after step: the loop that ``scan_reference`` is."""
-    outputs = []
-    for t in reversed(range(len(drives))) if reverse else range(len(drives)):
-        new_state = step(drives[t], state)
+    outputs, each = [], drives.unbind(0)  # drives[t] would have a gradient as long as all of them, at every step
+    for t in reversed(range(len(each))) if reverse else range(len(each)):
+        new_state = step(each[t], state)
         output = new_state[0]
         if lengths is not None:
             alive = (t < lengths).unsqueeze(1)  # (batch, 1)
