@@ -11,11 +11,12 @@ from holdfast.runs.settings import RunSettings
 from holdfast.tasks import Spec, Task
 from holdfast.train.checkpoint import seed_all
 from holdfast.train.model import SequenceModel, build
+from holdfast.train.tree_model import TreeModel
 from holdfast.train.whole import PooledModel, ReservoirModel
 
 __all__ = ["Model", "built", "count", "prepare"]
 
-Model = SequenceModel | PooledModel | ReservoirModel
+Model = SequenceModel | PooledModel | ReservoirModel | TreeModel
 
 
 def prepare(settings: RunSettings, task: Task | None = None) -> tuple[Model, Task]:

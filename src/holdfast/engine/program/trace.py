@@ -114,7 +114,7 @@ def _own_leaves(cell: Cell) -> Iterator[None]:
         yield
     finally:
         for table, content in zip(tables, before, strict=True):
-            table.update(content)
+            table.update(content)  # type: ignore[arg-type]
 
 
 def _record_step(
