@@ -220,8 +220,9 @@ class SequenceModel(CheckedLoad):
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
         noted = self.training and self.norm_stabiliser > 0
-        hs, last = self.rnn(xs, state, need_output=self.every_step or noted)  # (2)
-        if padded and hs is not None:
+        need = self.every_step or noted
+        hs, last = self.rnn(xs, state, need_output=need)  # (2)
+        if padded and need:
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
         self._noted = self.norm_stabiliser * norm_stabiliser(hs, lengths) if noted else None
         if not self.every_step:
