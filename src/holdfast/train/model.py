@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -236,11 +236,13 @@ class SequenceModel(CheckedLoad):
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
         noted = self.training and self.norm_stabiliser > 0
-        states, last = self.rnn(xs, state, need_output=self.every_step or noted)  # (2)
-        if padded and states is not None:
-            states = nn.utils.rnn.pad_packed_sequence(states, total_length=len(inputs))[0]
-        self._noted = self.norm_stabiliser * norm_stabiliser(cast("Tensor", states), lengths) if noted else None
-        hs = cast("Tensor", states) if self.every_step else self._last(last)
+        need = self.every_step or noted
+        hs, last = self.rnn(xs, state, need_output=need)  # (2)
+        if padded and need:
+            hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
+        self._noted = self.norm_stabiliser * norm_stabiliser(hs, lengths) if noted else None
+        if not self.every_step:
+            hs = self._last(last)
         if self.direct:
             if not self.every_step:
                 ends = seen.new_full((seen.shape[1],), seen.shape[0], dtype=torch.long) if lengths is None else lengths
