@@ -1,6 +1,6 @@
 """Protection against spikes of the loss: weights and optimiser go back to where they were a moment before.
 
-    ℓ_u > c m or not finite   ⇒  (w, optimiser, m) ← an earlier copy,  lr ← max(0.7 lr, lr_0 / 50)       (1)
+    ℓ_u > c m or not finite   ⇒  (w, optimiser, m) ← an earlier copy,  lr ← max(0.7 lr, lr_0 / 10)       (1)
     m ← m + (min(ℓ_u, 3 m) - m) / 100 otherwise,  lr ← 1.001 lr until it is lr_0 again                   (2)
     median of the last 20 ℓ > 3 m_k, m_k the least m of a copy   ⇒  as (1)                               (3)
 
@@ -12,8 +12,9 @@ had been learned is gone, and the losses after it are no spikes.
 
 Copies are taken every 20 updates. They are kept at all ages up to 80 updates, then at ages that double, up to 2,560:
 the step too far may be long past when it shows. The youngest copy may be from the very moment of that step, so (1)
-drops it and takes the one before, 20 to 40 updates old. Another spike before the next copy takes the one before that,
-and so on to the oldest. Thirty spikes without a copy between them are a run that has diverged.
+drops it and takes the one before, 20 to 40 updates old. If there was another spike shortly before, the weights are in a
+place with many: (1) drops as many copies as there were spikes, less one for every 200 updates since. Beyond thirty, the
+run has diverged.
 
 A large loss enters m by no more than 3 m, so that one just below a spike does not make room for the next. Up to the
 hundredth loss, m is the mean of all.
@@ -34,9 +35,10 @@ __all__ = ["Rewind"]
 EVERY, OLDEST = 20, 128  # updates between two copies, and the age of the oldest in these
 MEMORY, LARGEST = 100, 3.0  # updates of the running mean, and how many times itself enters it at most
 LOST = 3.0  # (3)
-CUT, RECOVERY, LEAST = 0.7, 1.001, 0.02  # of the learning rate
+CUT, RECOVERY, LEAST = 0.7, 1.001, 0.1  # of the learning rate
 STATE = ("mean", "losses", "factor", "count", "row", "recent", "kept")
-ROW = 30  # spikes without a copy between them: the run has diverged
+CALM = 200  # updates without a spike that make up for one
+ROW = 30  # spikes that were not made up for: the run has diverged
 
 
 class Rewind:
@@ -59,7 +61,7 @@ class Rewind:
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, at: float = 20.0):
         self.model, self.optimiser, self.at = model, optimiser, at
-        self.mean, self.losses, self.factor, self.count, self.row = 0.0, 0, 1.0, 0, 0
+        self.mean, self.losses, self.factor, self.count, self.row = 0.0, 0, 1.0, 0, 0.0
         self.recent: list[float] = []  # losses since the last copy
         self.kept: list[dict[str, Any]] = []  # the oldest copy first
 
@@ -83,16 +85,18 @@ class Rewind:
         if statistics.median(self.recent) > LOST * min(means, default=math.inf):  # (3)
             self.restore()
             return False
-        self.kept, self.row, self.recent = [*self._still_kept(), self._copy()], 0, []
+        self.row = max(0.0, self.row - EVERY / CALM)
+        self.kept, self.recent = [*self._still_kept(), self._copy()], []
         return True
 
     def restore(self) -> None:
         """(1)."""
-        self.kept = self.kept[:-1] or self.kept
+        self.row += 1
+        self.kept = self.kept[: -max(1, int(self.row))] or self.kept[:1]
         self.model.load_state_dict(self.kept[-1]["model"])
         self.optimiser.load_state_dict(copy.deepcopy(self.kept[-1]["optimiser"]))
         self.mean, self.recent = self.kept[-1]["mean"], []
-        self.factor, self.count, self.row = max(self.factor * CUT, LEAST), self.count + 1, self.row + 1
+        self.factor, self.count = max(self.factor * CUT, LEAST), self.count + 1
 
     @property
     def diverged(self) -> bool:
