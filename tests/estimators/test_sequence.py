@@ -20,7 +20,7 @@ FAST = {"model": "reservoir", "units": 4}
 
 
 # every check that scikit-learn runs for these two applies and holds; nothing is listed as an expected failure
-@parametrize_with_checks([SequenceClassifier(**FAST), SequenceRegressor("reservoir", units=8)])
+@parametrize_with_checks([SequenceClassifier(**FAST), SequenceRegressor("reservoir", units=32)])
 def test_scikit_learns_checks_hold(estimator, check):
     torch.set_default_dtype(torch.float32)
     check(estimator)
