@@ -688,13 +688,13 @@ def test_a_quantised_step_is_not_refused_for_rounding():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 65, 13))
+@pytest.mark.parametrize("first", range(0, 50, 10))
 def test_random_steps_agree_with_the_plain_loop_or_are_refused(first):
-    """Without the trial: 520 scans of 65 steps; ``python -m helpers.fuzz`` does any number."""
-    outcomes = [(seed, result) for seed in range(first, first + 13) for _, result in fuzz.cases(seed)]
-    assert len(outcomes) == 104
+    """Without the trial: 400 scans of 50 steps; ``python -m helpers.fuzz`` does any number."""
+    outcomes = [(seed, result) for seed in range(first, first + 10) for _, result in fuzz.cases(seed)]
+    assert len(outcomes) == 80
     assert not [entry for entry in outcomes if entry[1].startswith("differs")]
-    assert sum(result.startswith("agrees") for _, result in outcomes) >= 70
+    assert sum(result.startswith("agrees") for _, result in outcomes) >= 54
 
 
 def replayed(new, cotangents, leaves, pull_back=trace._pull_back):
