@@ -15,18 +15,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
-from holdfast.cells._base import Cell
-from holdfast.cells.urnn import complex_modrelu
-from holdfast.constraints.unitary import PlaneRotations, complex_pairs
-from holdfast.types import Hidden, State, Weights
+from holdfast.cells.urnn import UnitaryCell
+from holdfast.constraints.unitary import PlaneRotations
 
 __all__ = ["EUNNCell"]
 
 
-class EUNNCell(Cell):
+class EUNNCell(UnitaryCell):
     """One step of an EUNN.
 
     Args:
@@ -53,24 +48,5 @@ class EUNNCell(Cell):
         capacity: int | None = None,
     ):
         super().__init__(input_size, hidden_size)
-        units = complex_pairs("EUNNCell", hidden_size)
-        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))  # real parts, then imaginary ones
-        self.bias = nn.Parameter(torch.empty(units))
         self.recurrent = PlaneRotations(hidden_size, order, capacity, spread=0.01)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        for part in self.weight_ih.data.chunk(2):
-            nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.bias)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
-        return x @ self.weight_ih.mT
-
-    def weights(self) -> Weights:
-        return *self.recurrent.weights(), self.bias
-
-    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
-        (h,), (*recurrent, bias) = state, weights
-        z = drive + self.recurrent.transform(h, tuple(recurrent))  # (1)
-        return (complex_modrelu(z, bias),)  # (4)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from holdfast.cells._base import Cell
 from holdfast.cells.nonlinearity import Slopes, identity, nonlinearity_named, register_slopes
 from holdfast.constraints.dynamic import DynamicExponential
-from holdfast.constraints.orthogonal import SkewExponential
+from holdfast.constraints.orthogonal import OrthogonalMap, SkewExponential
 from holdfast.types import Hidden, Nonlinearity, State, Weights
 
-__all__ = ["ExpRNNCell", "modrelu"]
+__all__ = ["ExpRNNCell", "ModReLUCell", "modrelu"]
 
 
 def modrelu(z: Tensor, bias: Tensor) -> Tensor:
@@ -34,7 +34,37 @@ def modrelu(z: Tensor, bias: Tensor) -> Tensor:
 register_slopes(modrelu, Slopes(lipschitz=1.0, smoothness=math.inf, sup=math.inf, at_zero=0.0))  # for b ≤ 0
 
 
-class ExpRNNCell(Cell):
+class ModReLUCell(Cell):
+    """(1) and (2) over any orthogonal map: what ExpRNN and scoRNN share. A cell sets ``recurrent`` and resets."""
+
+    recurrent: OrthogonalMap
+
+    def __init__(self, input_size: int, hidden_size: int, nonlinearity: str | Nonlinearity, bias: bool):
+        super().__init__(input_size, hidden_size)
+        self.modrelu = nonlinearity == "modrelu" and bias
+        self.phi = identity if nonlinearity == "modrelu" else nonlinearity_named(type(self).__name__, nonlinearity)
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.bias = nn.Parameter(torch.empty(hidden_size)) if bias else None
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.weight_ih)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
+        return nn.functional.linear(x, self.weight_ih, None if self.modrelu else self.bias)
+
+    def weights(self) -> Weights:
+        bias = (self.bias,) if self.modrelu and self.bias is not None else ()
+        return *self.recurrent.weights(), *bias
+
+    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        (h,), (weight_hh, *bias) = state, weights
+        z = drive + self.recurrent.transform(h, (weight_hh,))  # (1)
+        return (modrelu(z, bias[0]) if bias else self.phi(z),)  # (2)
+
+
+class ExpRNNCell(ModReLUCell):
     """One step of an ExpRNN.
 
     Args:
@@ -64,30 +94,9 @@ class ExpRNNCell(Cell):
         init: Literal["cayley", "henaff", "identity"] = "cayley",
         rebase_every: int | None = None,
     ):
-        super().__init__(input_size, hidden_size)
-        self.modrelu = nonlinearity == "modrelu" and bias
-        self.phi = identity if nonlinearity == "modrelu" else nonlinearity_named("ExpRNNCell", nonlinearity)
-        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.bias = nn.Parameter(torch.empty(hidden_size)) if bias else None
+        super().__init__(input_size, hidden_size, nonlinearity, bias)
         if rebase_every is None:
             self.recurrent = SkewExponential(hidden_size, init=init)
         else:
             self.recurrent = DynamicExponential(hidden_size, every=rebase_every, init=init)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight_ih)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
-        return nn.functional.linear(x, self.weight_ih, None if self.modrelu else self.bias)
-
-    def weights(self) -> Weights:
-        bias = (self.bias,) if self.modrelu and self.bias is not None else ()
-        return *self.recurrent.weights(), *bias
-
-    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
-        (h,), (weight_hh, *bias) = state, weights
-        z = drive + self.recurrent.transform(h, (weight_hh,))  # (1)
-        return (modrelu(z, bias[0]) if bias else self.phi(z),)  # (2)

@@ -9,19 +9,14 @@ Source: Helfrich, Willmott & Ye (2018), §3 and §4; modrelu: Arjovsky et al. (2
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-
-from holdfast.cells._base import Cell
-from holdfast.cells.exprnn import modrelu
-from holdfast.cells.nonlinearity import identity, nonlinearity_named
+from holdfast.cells.exprnn import ModReLUCell
 from holdfast.constraints.orthogonal import ScaledCayley
-from holdfast.types import Hidden, Nonlinearity, State, Weights
+from holdfast.types import Nonlinearity
 
 __all__ = ["ScoRNNCell"]
 
 
-class ScoRNNCell(Cell):
+class ScoRNNCell(ModReLUCell):
     """One step of a scoRNN.
 
     Args:
@@ -31,6 +26,7 @@ class ScoRNNCell(Cell):
         negative_signs: ρ, the number of entries of D that are -1; default hidden_size//2. The paper tunes it.
 
     Example:
+        >>> import torch
         >>> cell = ScoRNNCell(3, 4, negative_signs=1)
         >>> round(torch.linalg.det(cell.recurrent.matrix()).item(), 4)  # no rotation: exp(A) is one
         -1.0
@@ -48,27 +44,6 @@ class ScoRNNCell(Cell):
         bias: bool = True,
         negative_signs: int | None = None,
     ):
-        super().__init__(input_size, hidden_size)
-        self.modrelu = nonlinearity == "modrelu" and bias
-        self.phi = identity if nonlinearity == "modrelu" else nonlinearity_named("ScoRNNCell", nonlinearity)
-        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
-        self.bias = nn.Parameter(torch.empty(hidden_size)) if bias else None
+        super().__init__(input_size, hidden_size, nonlinearity, bias)
         self.recurrent = ScaledCayley(hidden_size, negative_signs)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.weight_ih)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
-        return nn.functional.linear(x, self.weight_ih, None if self.modrelu else self.bias)
-
-    def weights(self) -> Weights:
-        bias = (self.bias,) if self.modrelu and self.bias is not None else ()
-        return *self.recurrent.weights(), *bias
-
-    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
-        (h,), (weight_hh, *bias) = state, weights
-        z = drive + self.recurrent.transform(h, (weight_hh,))  # (1)
-        return (modrelu(z, bias[0]) if bias else self.phi(z),)  # (2)

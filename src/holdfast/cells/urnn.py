@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.cells._base import Cell
-from holdfast.constraints.unitary import FourierProduct, complex_pairs
+from holdfast.constraints.unitary import FourierProduct, PlaneRotations, complex_pairs
 from holdfast.types import Hidden, State, Weights
 
-__all__ = ["URNNCell", "complex_modrelu"]
+__all__ = ["URNNCell", "UnitaryCell", "complex_modrelu"]
 
 _FLOOR = 1e-24  # of |z|², so that the gradient at zero is finite
 
@@ -30,7 +30,35 @@ def complex_modrelu(z: Tensor, bias: Tensor) -> Tensor:
     return torch.cat((scale * real, scale * imaginary), dim=-1)
 
 
-class URNNCell(Cell):
+class UnitaryCell(Cell):
+    """(1) and (2) over any unitary map of pairs: what uRNN and EUNN share. A cell sets ``recurrent`` and resets."""
+
+    recurrent: FourierProduct | PlaneRotations
+
+    def __init__(self, input_size: int, hidden_size: int):
+        super().__init__(input_size, hidden_size)
+        units = complex_pairs(type(self).__name__, hidden_size)
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))  # real parts, then imaginary ones
+        self.bias = nn.Parameter(torch.empty(units))
+
+    def reset_parameters(self) -> None:
+        for part in self.weight_ih.data.chunk(2):
+            nn.init.xavier_uniform_(part)
+        nn.init.zeros_(self.bias)
+
+    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
+        return x @ self.weight_ih.mT
+
+    def weights(self) -> Weights:
+        return *self.recurrent.weights(), self.bias
+
+    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
+        (h,), (*recurrent, bias) = state, weights
+        z = drive + self.recurrent.transform(h, tuple(recurrent))  # (1)
+        return (complex_modrelu(z, bias),)  # (2)
+
+
+class URNNCell(UnitaryCell):
     """One step of a uRNN.
 
     Args:
@@ -51,24 +79,5 @@ class URNNCell(Cell):
 
     def __init__(self, input_size: int, hidden_size: int):
         super().__init__(input_size, hidden_size)
-        units = complex_pairs("URNNCell", hidden_size)
-        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))  # real parts, then imaginary ones
-        self.bias = nn.Parameter(torch.empty(units))
         self.recurrent = FourierProduct(hidden_size)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        for part in self.weight_ih.data.chunk(2):
-            nn.init.xavier_uniform_(part)
-        nn.init.zeros_(self.bias)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., hidden)
-        return x @ self.weight_ih.mT
-
-    def weights(self) -> Weights:
-        return *self.recurrent.weights(), self.bias
-
-    def step(self, drive: Hidden, state: State, weights: Weights) -> State:
-        (h,), (*recurrent, bias) = state, weights
-        z = drive + self.recurrent.transform(h, tuple(recurrent))  # (1)
-        return (complex_modrelu(z, bias),)  # (2)
