@@ -189,7 +189,7 @@ def test_what_was_learned_and_is_gone_comes_back():
         nn.init.constant_(model.weight, update)
         assert rewind.accepts(0.01 if update % 2 else 0.02)
     accepted = 0
-    while rewind.accepts(0.1):
+    while accepted < 10 * spikes.EVERY and rewind.accepts(0.1):
         nn.init.constant_(model.weight, -1.0)
         accepted += 1
     assert accepted < 2 * spikes.EVERY
