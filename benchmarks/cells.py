@@ -41,7 +41,7 @@ from holdfast.train.checkpoint import load
 HERE = Path(__file__).parent
 KEPT = HERE / "cells"
 PARAMETERS, BATCH, SEEDS, RATES, CLIP = 5_000, 32, (0, 1, 2), (1e-2, 3e-3, 1e-3), 1.0
-SEARCHED = {"rrnn", "rrnn-gru"}  # cells that are found by a search, hours for each: their studies are S1's
+SEARCHED = {"rrnn"}  # a search for every sample and step, hours for each run: only its cost is measured
 TWO_LAYERS = {"indrnn", "mingru", "minlstm"}  # units that see each other, or gates that see states, in the next layer
 
 
@@ -74,10 +74,6 @@ def task_of(name: str) -> Any:
     if name not in _loaded:
         _loaded[name] = TASKS[name].make().load()
     return _loaded[name]
-
-
-def cells() -> list[str]:
-    return [name for name in LAYERS if name not in SEARCHED]
 
 
 def sized(cell: str, spec: Any) -> ModelSettings:
@@ -195,12 +191,13 @@ def train(cell: str, name: str, seeds: list[int], scale: float) -> None:
         done = kept(key, lambda: one_run(cell, name, seed, lr, scale))
         print(f"{name}: {key}: {done['status']}, test {done.get('test')}, {done['cpu']:.0f} s", flush=True)
 
-    for lr in RATES:
-        run(0, lr)
-    lr = best_rate(name, kept.data, cell)
-    for seed in seeds:
-        if seed and lr is not None:
-            run(seed, lr)
+    if cell not in SEARCHED:
+        for lr in RATES:
+            run(0, lr)
+        lr = best_rate(name, kept.data, cell)
+        for seed in seeds:
+            if seed and lr is not None:
+                run(seed, lr)
     argv = [sys.executable, __file__, "--cost", cell, name]
     kept(
         f"{cell}/cost",
@@ -212,10 +209,12 @@ def row(name: str, kept: dict[str, Any], cell: str) -> str | None:
     """One line of the report; None if nothing was run."""
     lr = best_rate(name, kept, cell)
     first = [kept[key] for lr in RATES if (key := f"{cell}/0/{lr:g}") in kept]
-    if not first:
-        return None
     spent = kept.get(f"{cell}/cost")
+    if not first and spent is None:
+        return None
     price = " | " if spent is None else f"{spent['ms']:.1f} | {spent['megabytes']:.0f}"
+    if not first:
+        return f"| {cell} | | | not trained | | {price} |"
     if lr is None:
         return f"| {cell} | | | diverged at every rate | | {price} |"
     runs = [kept[key] for seed in SEEDS if (key := f"{cell}/{seed}/{lr:g}") in kept]
@@ -232,12 +231,12 @@ def report(scale: float) -> str:
     date, parts, total = datetime.date.today().isoformat(), [], 0.0
     for name, problem in TASKS.items():
         kept = Kept(name, scale).data
-        rows = [line for cell in cells() if (line := row(name, kept, cell)) is not None]
+        rows = [line for cell in LAYERS if (line := row(name, kept, cell)) is not None]
         if not rows:
             continue
         total += sum(it.get("cpu", 0.0) for it in kept.values())
         goal = "" if problem.solved is None else f" Solved: a validation score of {problem.solved:.3g} or less."
-        missing = [cell for cell in cells() if row(name, kept, cell) is None]
+        missing = [cell for cell in LAYERS if row(name, kept, cell) is None]
         left = f" Not run: {', '.join(missing)}." if missing else ""
         parts.append(
             f"## {problem.title}\n\nTest {problem.metric}, at most {round(problem.updates * scale):,} updates."
@@ -263,7 +262,7 @@ Written by `python benchmarks/cells.py`.
 def main() -> None:
     parser = argparse.ArgumentParser(description="Every cell on the same five tasks.")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--cells", nargs="+", choices=cells(), default=cells())
+    parser.add_argument("--cells", nargs="+", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--scale", type=float, default=1.0, help="part of the updates, such as 0.25")
     parser.add_argument("--report", action="store_true", help="train nothing")

@@ -254,6 +254,8 @@ def test_a_process_that_dies_is_named_by_the_other_one(here, tiny, victim):
 def test_an_error_of_one_process_alone_is_told_by_it(monkeypatch, capsys):
     """The first process speaks for all of an error that all have; one that only this one has would be lost."""
     monkeypatch.setenv("RANK", "1")
+    left = []
+    monkeypatch.setattr(os, "_exit", left.append)
     app = typer.Typer()
     errors = [
         LostProcessError("Another has died."),
@@ -273,6 +275,7 @@ def test_an_error_of_one_process_alone_is_told_by_it(monkeypatch, capsys):
     assert "[process 1] holdfast 0: Another has died." in said
     assert "[process 1] holdfast 1: unexpected ZeroDivisionError" in said
     assert said.count("[process 1]") == said.count("holdfast ") == 2
+    assert left == [1], "threads of the broken connection abort the interpreter's teardown, now and then"
 
 
 @given(st.text(max_size=40))

@@ -55,8 +55,9 @@ def object_code(text: str) -> bytes:
     machine = _target_machine()
     module = llvm.parse_assembly(text)
     module.verify()
-    options = llvm.PipelineTuningOptions(speed_level=3)
-    options.loop_vectorization = options.slp_vectorization = False  # the code is vectors already
+    # The code is vectors already, in loops as long as they should be: more passes take time and make nothing faster.
+    options = llvm.PipelineTuningOptions(speed_level=1)
+    options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     return machine.emit_object(module)
