@@ -7,9 +7,10 @@ behind the end of shorter ones. MiniRocket needs equal lengths: it reads these z
 
 The packages ship six official splits besides the development sets. Two more sets come from labelled recordings: the
 segments of ElectricDevices (which one a window of 48 steps is from; first half of each to train) and the marked
-steps of mitdb (whether a window of 30 steps has one; every second pair of windows to train). Two have numbers to
+steps of mitdb (whether a window of 30 steps has one; every second pair of windows to train). Four have numbers to
 predict from windows of series, the first half to train: solar generation over the next 12 half-hours from the last 48,
-and the next quarter's change of US consumption from 12 quarters of all five columns.
+the next quarter's change of US consumption from 12 quarters of all five columns, and the next month of two monthly
+series (drivers killed or injured in Great Britain; subsidised prescriptions in Australia) from the last 24.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ DEVELOPMENT = (
 )  # fmt: skip
 FINAL = (
     "PLAID", "PickupGestureWiimoteZ", "UnitTest", "Covid3Month_disc", "ElectricDevices", "mitdb", "CardanoSentiment",
-    "Covid3Month", "solar", "Uschange",
+    "Covid3Month", "solar", "Uschange", "seatbelts", "PBS_dataset",
 )  # fmt: skip
 
 
@@ -152,7 +153,18 @@ def _uschange() -> dict[str, np.ndarray]:
     return _ahead(_table("Uschange", columns), 0, size=12, horizon=1, stride=1)
 
 
-MADE = {"ElectricDevices": _electric_devices, "mitdb": _mitdb, "solar": _solar, "Uschange": _uschange}
+def _seatbelts() -> dict[str, np.ndarray]:
+    return _ahead(_table("seatbelts", ["KSI"]), 0, size=24, horizon=1, stride=1)
+
+
+def _prescriptions() -> dict[str, np.ndarray]:
+    return _ahead(_table("PBS_dataset", ["Scripts"]), 0, size=24, horizon=1, stride=1)
+
+
+MADE = {
+    "ElectricDevices": _electric_devices, "mitdb": _mitdb, "solar": _solar, "Uschange": _uschange,
+    "seatbelts": _seatbelts, "PBS_dataset": _prescriptions,
+}  # fmt: skip
 
 
 def _minirocket(arrays: dict[str, np.ndarray], seed: int) -> float:

@@ -867,7 +867,7 @@ def test_missing_numbers_are_filled_in_and_marked(write, suffix, impute, filled)
     arrays = {"x": np.array(HOLES).reshape(2, 3), "y": np.array([1.5, 2.5])}
     path = write(columns if suffix == ".csv" else arrays, suffix)
     asked = {"target": "y", "validation": 0, "test": 0, "kind": "regression"}
-    with pytest.raises(DataError, match="impute='mean', 'last' or 'zero'"):
+    with pytest.raises(DataError, match="impute='mean', impute='last' or impute='zero'"):
         OwnData(path, **asked).load()
     task = OwnData(path, impute=impute, **asked).load()
     inputs = task.data["train"].inputs

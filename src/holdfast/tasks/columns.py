@@ -181,7 +181,7 @@ class Columns:
             index = int(np.searchsorted(np.cumsum(lengths), finite.argmin(), side="right"))
             raise DataError(
                 f"{path}: {name!r} holds NaN or infinity, first in sequence {index}; fill it in, or take "
-                "impute='mean', 'last' or 'zero', or, if it is padding, add an array 'lengths'."
+                "impute='mean', impute='last' or impute='zero', or, if it is padding, add an array 'lengths'."
             )
         return Flat(tuple(map(str, range(len(x)))), steps, lengths, self._array_targets(arrays, path, len(x)))
 
@@ -289,7 +289,7 @@ def _present(table: Table, name: str) -> np.ndarray:
         raise DataError(
             f"{table.path}: the column {name!r} has no value, NaN or infinity in row {missing.argmax() + 1:,} "
             f"({missing.sum():,} of {table.rows:,} rows); fill them in or leave those rows out, or, in an input, take "
-            "impute='mean', 'last' or 'zero'."
+            "impute='mean', impute='last' or impute='zero'."
         )
     return values
 

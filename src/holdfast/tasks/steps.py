@@ -60,7 +60,7 @@ class Steps:
                 name = self.preparation.columns.channels[int(missing.any(axis=0).argmax())]
                 raise DataError(
                     f"This step has no number for {name!r}, and the training data had none missing; fill it in, or "
-                    "train with impute='mean', 'last' or 'zero'."
+                    "train with impute='mean', impute='last' or impute='zero'."
                 )
             fill: Any = np.zeros_like(self._mean) if impute == "zero" else self._mean
             if impute == "last":
