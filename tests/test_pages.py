@@ -50,11 +50,28 @@ def test_the_results_page_agrees_with_the_report_it_links(study):
         assert it.status in it.verdict
 
 
+def test_every_figure_of_a_page_is_there():
+    for name in pages.FIGURES:
+        assert (ROOT / "benchmarks" / "figures" / f"{name}.png").is_file(), f"{name}: run make pages"
+
+
+def test_choose_a_cell_knows_every_cell_that_can_be_trained():
+    """And shows a row for each: none is left out because it loses."""
+    from website.choose import LAYERS as SHOWN
+
+    from holdfast.train import LAYERS
+
+    assert {row for row, _ in SHOWN.values()} == set(LAYERS)
+    page = (ROOT / "docs" / "choose.md").read_text(encoding="utf-8").split("## All cells")[1]
+    assert all(f"| `{name}` |" in page for name in SHOWN)
+
+
 def test_a_page_that_is_out_of_date_is_noticed(tmp_path, monkeypatch, capsys):
     """``--check`` names it and writes nothing; without it, the page is written."""
     (tmp_path / "docs").mkdir()
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     monkeypatch.setattr(pages, "PAGES", {"docs/speed.md": lambda: "new\n"})
+    monkeypatch.setattr(pages, "draw", lambda *_: None)
     (tmp_path / "docs" / "speed.md").write_text("old\n")
     assert pages.main(["--check"]) == 1
     assert (tmp_path / "docs" / "speed.md").read_text() == "old\n"

@@ -22,7 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from website.generated import choose_page, errors_page, theory_page
+from website.choose import Measured, choose_page
+from website.figures import FIGURES, draw
+from website.generated import errors_page, theory_page
 
 from holdfast.studies import Judged, Study, find_studies, judge, load_study, overview, read_result
 from holdfast.studies import report as study_report
@@ -270,7 +272,7 @@ SPEED = (
         {
             "First call": "The first call of a cell compiles it. The machine code is then cached on disk.",
             "Memory": "",
-            "Sizes": "PyTorch's LSTM kernel is faster than ours for small batches. `holdfast.LSTM` calls it there.",
+            "Sizes": "",
             "Peers": "",
         },
     ),
@@ -312,6 +314,11 @@ SPEED = (
 )
 
 
+def picture(name: str) -> list[str]:
+    """The figure of a benchmark, or of a part of it, if one is drawn."""
+    return [f"![{FIGURES[name][1]}](../benchmarks/figures/{name}.png)"] if name in FIGURES else []
+
+
 def speed_page() -> str:
     """docs/speed.md: the tables of the newest benchmark reports."""
     parts = [
@@ -323,9 +330,10 @@ def speed_page() -> str:
     ]
     for section in SPEED:
         it = report(section.benchmark)
-        parts += [f"## {section.title}", section.text, *it.quoted("")]
+        parts += [f"## {section.title}", section.text, *picture(section.benchmark), *it.quoted("")]
         for heading, text in section.parts.items():
-            parts += [f"### {heading}", *([text] if text else []), *it.quoted(heading)]
+            drawn = picture(f"{section.benchmark}-{heading.lower()}")
+            parts += [f"### {heading}", *([text] if text else []), *drawn, *it.quoted(heading)]
         parts.append(f"[Report](../{it.path.as_posix()}): {it.machine}")
     return "\n\n".join(parts) + "\n"
 
@@ -552,10 +560,17 @@ are those that a cell starts with, and the budget is small: a cell that loses he
 """
 
 
+def measured() -> Measured:
+    """What docs/choose.md stands on."""
+    outcomes = {(it.study, it.claim): it for study in studied() for it in study.outcomes}
+    scores = json.loads(SCORES.read_text(encoding="utf-8"))["sets"]
+    return Measured(outcomes, functools.cache(report), scores, _table)
+
+
 def comparison_page() -> str:
     """docs/comparison.md: the newest report of benchmarks/cells.py."""
     it = report("cells")
-    parts = [GENERATED, "# Cells compared", COMPARED.strip(), *it.quoted("")]
+    parts = [GENERATED, "# Cells compared", COMPARED.strip(), *picture("cells"), *it.quoted("")]
     for heading in it.sections:
         if heading:
             parts += [f"## {heading}", *it.quoted(heading)]
@@ -681,10 +696,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/reference.md": reference_page,
     "docs/theory.md": lambda: theory_page(studied(), _table),
     "docs/errors.md": lambda: errors_page(_table),
-    "docs/choose.md": lambda: choose_page(studied(), report("scan"), _table),
+    "docs/choose.md": lambda: choose_page(measured()),
     "docs/usage/forecasting.md": forecasting_page,
     **({"docs/sequences.md": sequences_page} if STUDY.is_file() else {}),
-    **({"docs/comparison.md": comparison_page} if list((ROOT / "benchmarks").glob("*-cells.md")) else {}),
+    "docs/comparison.md": comparison_page,
     "README.md": readme,
     **reports(),
 }
@@ -699,6 +714,8 @@ def main(arguments: Sequence[str]) -> int:
         stale.append(name)
         if "--check" not in arguments:
             path.write_text(text, encoding="utf-8")
+    if stale and "--check" not in arguments:
+        draw(report, ROOT / "benchmarks" / "figures")
     if stale:
         print(f"{'Out of date' if '--check' in arguments else 'Wrote'}: {', '.join(stale)}.")
     return int(bool(stale) and "--check" in arguments)

@@ -19,7 +19,7 @@ __all__ = ["changes", "sidebar"]
 SECTIONS = {
     "Learn": ["start", "choose", "guides", "gallery/index"],
     "Cells and theory": ["cells/index", "theory", "differences", "errors", "notation", "related-work"],
-    "Measured": ["results", "speed", "sequences"],
+    "Measured": ["results", "comparison", "speed", "sequences"],
     "Reference": ["api/index", "reference", "repository/CHANGELOG", "repository/CONTRIBUTING"],
 }
 CARDS = {
