@@ -126,6 +126,9 @@ class Cell(CheckedLoad, abc.ABC):
 
     def example_weight(self) -> Tensor:
         """Any weight: the cell computes in its number type and on its device."""
+        for own in self._parameters.values():  # the first that parameters() yields, without its walk
+            if own is not None and own.is_floating_point():
+                return own
         for tensor in itertools.chain(self.parameters(), self.buffers()):
             if tensor.is_floating_point():
                 return tensor

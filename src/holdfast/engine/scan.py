@@ -127,11 +127,10 @@ def in_weights_type(cell: Cell, given: Any) -> Any:
     """Under autocast a floating tensor, or a tuple of them, as a scan of ``cell`` takes it; elsewhere as it is."""
     if isinstance(given, (tuple, list)):
         return type(given)(in_weights_type(cell, entry) for entry in given)
-    if (
-        not isinstance(given, Tensor) or not given.is_floating_point() or given.device.type == "meta"
-    ):  # no autocast there
+    if not isinstance(given, Tensor) or (kind := given.device.type) == "meta":  # no autocast there
         return given
-    return given.to(cell.example_weight().dtype) if torch.is_autocast_enabled(given.device.type) else given
+    cast = torch.is_autocast_enabled(kind) and given.is_floating_point()
+    return given.to(cell.example_weight().dtype) if cast else given
 
 
 def fused_source(cell: Cell, target: str = "cpu", *, batch: int | None = None) -> str:

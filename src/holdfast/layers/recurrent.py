@@ -109,7 +109,7 @@ class Recurrent(CheckedLoad):
     @property
     def cells(self) -> list[Cell]:
         """The cells, layer by layer, forward before backward, as the rows of ``h_n``."""
-        return [getattr(self, name) for name in self._names]
+        return [self._modules[name] for name in self._names]  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
         """Reset everything: the cells, their orthogonal maps and gates, and a learned start."""

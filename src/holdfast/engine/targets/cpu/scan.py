@@ -108,6 +108,10 @@ def _without_gradient(
     even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)
     stretch = max(1, CHUNK // (batch * width)) if even and not plan.fold else steps
     whole = None if plan.fold or even else cell.drive(xs)
+    if stretch >= steps:
+        source = xs if plan.fold else cell.drive(xs) if whole is None else whole
+        call.noise = call.drawn(steps, batch)
+        return output, call.forward(source, state, values, output, gradient=False)[0]
     for start in range(0, steps, stretch):
         window = slice(
             steps - start - stretch if call.reverse else start, steps - start if call.reverse else start + stretch
