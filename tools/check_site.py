@@ -23,6 +23,7 @@ PAGES = (
         "index",
         "start",
         "choose",
+        "comparison",
         "guides",
         "theory",
         "errors",
