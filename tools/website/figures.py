@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,9 @@ def rows_of(report: Any, heading: str) -> list[dict[str, str]]:
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def _bars(labels: Sequence[str], series: dict[str, Sequence[float | None]], title: str, unit: str, log: bool) -> Figure:
+def _bars(
+    labels: Sequence[str], series: Mapping[str, Sequence[float | None]], title: str, unit: str, log: bool
+) -> Figure:
     figure = Figure(figsize=(7.5, 0.9 + 0.22 * len(labels) * len(series) + 0.12 * len(labels)), layout="constrained")
     axes, height = figure.subplots(), 0.8 / len(series)
     for number, (name, values) in enumerate(series.items()):
