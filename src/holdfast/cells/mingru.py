@@ -13,6 +13,7 @@ Source: Feng et al. (2024), §3.1 and appendix B. Symbols: docs/notation.md.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from holdfast.cells.diagonal import DiagonalCell
 from holdfast.cells.nonlinearity import Slopes, nonlinearity_named, register_slopes
 from holdfast.types import Nonlinearity
 
-__all__ = ["MinGRUCell", "candidate_named", "positive"]
+__all__ = ["InputGatedCell", "MinGRUCell", "positive"]
 
 
 def positive(v: Tensor) -> Tensor:
@@ -37,12 +38,36 @@ def positive(v: Tensor) -> Tensor:
 register_slopes(positive, Slopes(lipschitz=1.0, smoothness=math.inf, sup=math.inf, at_zero=0.5))
 
 
-def candidate_named(who: str, g: str | Nonlinearity) -> Nonlinearity:
-    """G of (2): "positive", or any nonlinearity that cells know."""
-    return positive if g == "positive" else nonlinearity_named(who, g)
+class InputGatedCell(DiagonalCell):
+    """What minGRU and minLSTM share: ``parts`` rows per unit, of gates and candidate, that see the input alone."""
+
+    parts: ClassVar[int]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        *,
+        nonlinearity: str | Nonlinearity = "identity",
+        bias: bool = True,
+    ):
+        super().__init__(input_size, hidden_size)
+        who = type(self).__name__
+        self.phi = positive if nonlinearity == "positive" else nonlinearity_named(who, nonlinearity)  # g of (2)
+        self.weight_ih = nn.Parameter(torch.empty(self.parts * hidden_size, input_size))
+        self.bias = nn.Parameter(torch.empty(self.parts * hidden_size)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.input_size)  # a linear layer's, as in the paper's code
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -bound, bound)
+
+    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., parts · hidden)
+        return nn.functional.linear(x, self.weight_ih, self.bias)
 
 
-class MinGRUCell(DiagonalCell):
+class MinGRUCell(InputGatedCell):
     """One step of a minGRU.
 
     Args:
@@ -59,27 +84,7 @@ class MinGRUCell(DiagonalCell):
         Feng et al. (2024), Were RNNs all we needed?
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        nonlinearity: str | Nonlinearity = "identity",
-        bias: bool = True,
-    ):
-        super().__init__(input_size, hidden_size)
-        self.phi = candidate_named("MinGRUCell", nonlinearity)
-        self.weight_ih = nn.Parameter(torch.empty(2 * hidden_size, input_size))
-        self.bias = nn.Parameter(torch.empty(2 * hidden_size)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = 1 / math.sqrt(self.input_size)  # a linear layer's, as in the paper's code
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -bound, bound)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., 2 hidden)
-        return nn.functional.linear(x, self.weight_ih, self.bias)
+    parts = 2
 
     def coefficients(self, drive: Tensor) -> tuple[Tensor, Tensor]:
         gate, candidate = drive.chunk(2, dim=-1)

@@ -12,19 +12,15 @@ Source: Feng et al. (2024), §3.2 and appendix B. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells.diagonal import DiagonalCell
-from holdfast.cells.mingru import candidate_named
-from holdfast.types import Nonlinearity
+from holdfast.cells.mingru import InputGatedCell
 
 __all__ = ["MinLSTMCell"]
 
 
-class MinLSTMCell(DiagonalCell):
+class MinLSTMCell(InputGatedCell):
     """One step of a minLSTM.
 
     Args:
@@ -41,27 +37,7 @@ class MinLSTMCell(DiagonalCell):
         Feng et al. (2024), Were RNNs all we needed?
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        *,
-        nonlinearity: str | Nonlinearity = "identity",
-        bias: bool = True,
-    ):
-        super().__init__(input_size, hidden_size)
-        self.phi = candidate_named("MinLSTMCell", nonlinearity)
-        self.weight_ih = nn.Parameter(torch.empty(3 * hidden_size, input_size))
-        self.bias = nn.Parameter(torch.empty(3 * hidden_size)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = 1 / math.sqrt(self.input_size)
-        for weight in self.parameters():
-            nn.init.uniform_(weight, -bound, bound)
-
-    def drive(self, x: Tensor) -> Tensor:  # (..., input) to (..., 3 hidden)
-        return nn.functional.linear(x, self.weight_ih, self.bias)
+    parts = 3
 
     def coefficients(self, drive: Tensor) -> tuple[Tensor, Tensor]:
         f, i, candidate = drive.chunk(3, dim=-1)
