@@ -36,8 +36,8 @@ def sequences_page() -> str:
         "choice are optimistic here.",
         _scores({name: scores["sets"][name] for name in development}),
         "## Other sets",
-        "Scores of these sets decided no default, with three exceptions below. Six are official splits."
-        "  ElectricDevices and mitdb are windows of labelled recordings; solar, Uschange, seatbelts and "
+        "Scores of these sets decided no default, with three exceptions below. Six are official splits. "
+        "ElectricDevices and mitdb are windows of labelled recordings; solar, Uschange, seatbelts and "
         "PBS_dataset are windows of series with a number to predict: see benchmarks/sequence_sets.py. On mitdb the "
         "best scores are those of the most common class, so it decides nothing.",
         "**Windows of one series mislead the choice.** They overlap, so a sequence that is left out is nearly in the "

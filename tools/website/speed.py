@@ -44,6 +44,16 @@ SPEED = (
         "`holdfast export RUN --to model.c` writes a network as C. These are counts of an emulated device.",
         {"Published sizes": ""},
     ),
+    Section(
+        "Models of your own sequences",
+        "reservoir",
+        "These are fits of `SequenceClassifier`, and of `holdfast train --data FILE` from the file to the run folder.",
+    ),
+    Section(
+        "All steps at once",
+        "parallel",
+        "Layers that are linear in the state have a parallel form. On two cores the fused loop is faster.",
+    ),
     Section("The training loop", "loop", "This is what `holdfast.train.fit` costs beyond a hand-written update."),
     Section(
         "Thousands of words",
