@@ -36,7 +36,7 @@ def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tenso
         True
     """
     parts = _parts(network)
-    if parts is None or not is_one_layer(network):
+    if parts is None or not fits(parts[0].weight_hh):
         return None
     layer, (weight, bias) = parts[0], parts[1].tensors
     U, W = layer.weight_hh.square(), layer.weight_ih

@@ -104,7 +104,7 @@ def kappa_first(
         return _first(network, forward, backward_flows(network, forward))
 
     single = dtype == torch.float32
-    if single and is_one_layer(network) and (found := one_layer_first(network, steps, every)):
+    if single and (found := one_layer_first(network, steps, every)):
         return found  # its two flows take a thread each
     with one_thread_if_small(network):
         if single and not is_one_layer(network) and (found := _single(network, steps, every)):

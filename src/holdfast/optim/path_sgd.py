@@ -183,3 +183,7 @@ class PathAdam(_Path):
         elif recurrent is not None:
             raise SettingError(f"PathAdam reads recurrent={recurrent!r} with invariant=True alone: set both or none.")
         super().__init__(params, model, lr, **settings)
+        for group in self.param_groups if invariant else ():
+            chosen = any(group[name] for name in ("foreach", "differentiable", "capturable")) or group["fused"] is False
+            if not chosen and all(p.device.type == "cpu" for p in group["params"]):
+                group["fused"] = True  # (3) in one pass over the weights

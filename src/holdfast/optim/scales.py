@@ -76,7 +76,7 @@ class PathScales(PathPreconditioner):
         for parameter, value in found.items():
             value, a = compact(value), share if parameter in self._weights else 1.0
             scale = value.clamp(min=self.floor).rsqrt_().mul_(a * norm / math.sqrt(self._count[parameter]))
-            self._inverse[parameter] = scale.mul_(value > 0).to(at_least_float32(parameter.dtype))
+            self._inverse[parameter] = scale.mul_(value.sign()).to(at_least_float32(parameter.dtype))
 
     @contextlib.contextmanager
     def around(self, groups: list[dict[str, Any]]) -> Iterator[None]:
@@ -86,15 +86,14 @@ class PathScales(PathPreconditioner):
         """
         given = [(p, group) for group in groups for p in group["params"] if p.grad is not None]
         weights, grads = [p for p, _ in given], [dense(p) for p, _ in given]
-        scales = [s.expand_as(p) for p, s in zip(weights, self.inverse_kappas(weights), strict=True)]
-        before = [p.detach().clone() for p in weights]
+        scales, before = self.inverse_kappas(weights), [p.detach().clone() for p in weights]
         moved = False
         try:
             with torch.no_grad():
                 u = [(g * s).to(g.dtype) for g, s in zip(grads, scales, strict=True)]
                 factor = self._shortened(u) if u else 1.0
                 for p, one in zip(weights, u, strict=True):
-                    p.grad = one.mul_(factor)
+                    p.grad = one if factor == 1.0 else one.mul_(factor)
                     p.zero_()
             yield
             moved = True
@@ -103,12 +102,14 @@ class PathScales(PathPreconditioner):
                 for (p, group), grad, start, scale in zip(given, grads, before, scales, strict=True):
                     p.grad = grad
                     if moved:
-                        start.mul_(1 - group["lr"] * group["weight_decay"]).addcmul_(p, scale.to(p.dtype))
+                        if group["weight_decay"]:
+                            start.mul_(1 - group["lr"] * group["weight_decay"])
+                        start.addcmul_(p, scale.to(p.dtype))
                     p.copy_(start)
 
     def _shortened(self, u: list[Tensor]) -> float:
         """The factor of (2)."""
-        size = float(torch.nn.utils.get_total_norm(u))
+        size = float(torch.stack([one.norm() for one in u]).norm())
         if not math.isfinite(size):
             raise DivergedError(
                 f"PathAdam(invariant=True) expects finite gradients, got one with ‖s ⊙ ∂L/∂p‖ = {size}. No weight and "
