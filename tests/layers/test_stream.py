@@ -106,7 +106,6 @@ def test_a_state_can_be_saved_and_put_back():
 
 
 def test_the_weights_are_those_of_the_moment_until_reset_with_weights():
-    """At 32 units too, where weights lie in memory as a kernel reads them: a scan does not copy these."""
     for backend, hidden in (("fused", 5), ("fused", 32), ("reference", 5)):
         layer, x = hf.RNN(3, hidden, backend=backend), torch.randn(1, 3)
         stream = layer.stream()

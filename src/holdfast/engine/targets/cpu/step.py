@@ -65,7 +65,7 @@ def bind_step(cell: Cell, source: Tensor, state: State) -> Callable[[], None]:
             kernel = emit_step(schedule, dtype)
             own = own_tensors(cell)
             values = lowered.prologue.run(*(w.detach() for w in (*weights, *(own[name] for name in lowered.own))))
-            packed = packed_weights(schedule, [value.clone() for value in values], dtype, PANEL)  # as they are now
+            packed = packed_weights(schedule, values, dtype, PANEL)
             special = plan.same_at(cell, weights, batch)  # a trace that differs may still compute the same
             try:
                 _try(cell, weights, kernel, packed, (1, 2, 3) if special is None else (batch,) * 3)
@@ -103,10 +103,7 @@ def _bound(kernel: Kernel, packed: dict[Argument, Tensor], source: Tensor, state
 def packed_weights(
     schedule: Schedule, values: Sequence[Tensor], dtype: torch.dtype, panel: int
 ) -> dict[Argument, Tensor]:
-    """The weights in the order that a kernel reads them; ``panel``: vectors of features to a panel.
-
-    What lies in this order already is not copied.
-    """
+    """The weights in the order that a kernel reads them; ``panel``: vectors of features to a panel."""
     width, found = WIDTH[dtype], dict[Argument, Tensor]()
     singles, narrow, wide, turns = users(schedule)
     for index in singles:
@@ -126,9 +123,7 @@ def packed_weights(
 
 
 def _rows(matrix: Tensor, width: int) -> Tensor:
-    more = padded(matrix.shape[1], width) - matrix.shape[1]
-    copied = more or matrix.data_ptr() % 64  # kernels load whole vectors
-    return (torch.nn.functional.pad(matrix, (0, more)) if copied else matrix).contiguous()
+    return torch.nn.functional.pad(matrix, (0, padded(matrix.shape[1], width) - matrix.shape[1])).contiguous()
 
 
 # -- a trial before trust --------------------------------------------------------------------------------------------
