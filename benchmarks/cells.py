@@ -44,6 +44,9 @@ PARAMETERS, BATCH, SEEDS, RATES, CLIP = 5_000, 32, (0, 1, 2), (1e-2, 3e-3, 1e-3)
 SEARCHED = {"rrnn"}  # a search for every sample and step, hours for each run: only its cost is measured
 TWO_LAYERS = {"indrnn", "mingru", "minlstm"}  # units that see each other, or gates that see states, in the next layer
 
+VARIANTS = {"sgornn, horizon T": "sgornn"}  # a memory as long as the sequences from the start, as the guides advise
+CELLS = (*LAYERS, *VARIANTS)
+
 
 class Problem(NamedTuple):
     """A task, its budget, and when it counts as solved."""
@@ -76,13 +79,16 @@ def task_of(name: str) -> Any:
     return _loaded[name]
 
 
-def sized(cell: str, spec: Any) -> ModelSettings:
+def sized(cell: str, task: Any) -> ModelSettings:
     """The even number of units whose model comes nearest to the budget."""
+    steps = len(task.train_batch(0, 1, 0).inputs)
+    options = {"gates": {"clip": "2alpha", "horizon": steps}} if cell in VARIANTS else {}
 
     def made(units: int) -> tuple[int, ModelSettings]:
-        settings = ModelSettings(cell, units, layers=2 if cell in TWO_LAYERS else 1)
+        layers = 2 if cell in TWO_LAYERS else 1
+        settings = ModelSettings(VARIANTS.get(cell, cell), units, layers=layers, options=options)
         with torch.random.fork_rng():
-            return sum(weight.numel() for weight in build(settings, spec).parameters()), settings
+            return sum(weight.numel() for weight in build(settings, task.spec).parameters()), settings
 
     low, high = 2, 4096
     while high - low > 2:  # the number grows with the units
@@ -94,7 +100,7 @@ def sized(cell: str, spec: Any) -> ModelSettings:
 def one_run(cell: str, name: str, seed: int, lr: float, scale: float) -> dict[str, Any]:
     """Train one model; its best validation score, that model's test score, and when it was solved."""
     problem, task = TASKS[name], task_of(name)
-    settings, updates = sized(cell, task.spec), max(1, round(TASKS[name].updates * scale))
+    settings, updates = sized(cell, task), max(1, round(TASKS[name].updates * scale))
     training = Training(
         updates=updates, batch=BATCH, lr=lr, clip=CLIP, seed=seed, evaluate_every=max(1, updates // 30),
         stop_at=problem.solved,
@@ -121,7 +127,7 @@ def one_run(cell: str, name: str, seed: int, lr: float, scale: float) -> dict[st
 def cost(cell: str, name: str) -> dict[str, float]:
     """CPU milliseconds of one update, and the megabytes that training adds, measured here: call it in a new process."""
     task = task_of(name)
-    model = build(sized(cell, task.spec), task.spec)
+    model = build(sized(cell, task), task.spec)
     optimiser, batch, times = torch.optim.Adam(model.parameters()), task.train_batch(0, BATCH, 0), []
     loss = nn.functional.mse_loss if task.spec.loss == "mse" else nn.functional.cross_entropy
 
@@ -231,12 +237,12 @@ def report(scale: float) -> str:
     date, parts, total = datetime.date.today().isoformat(), [], 0.0
     for name, problem in TASKS.items():
         kept = Kept(name, scale).data
-        rows = [line for cell in LAYERS if (line := row(name, kept, cell)) is not None]
+        rows = [line for cell in CELLS if (line := row(name, kept, cell)) is not None]
         if not rows:
             continue
         total += sum(it.get("cpu", 0.0) for it in kept.values())
         goal = "" if problem.solved is None else f" Solved: a validation score of {problem.solved:.3g} or less."
-        missing = [cell for cell in LAYERS if row(name, kept, cell) is None]
+        missing = [cell for cell in CELLS if row(name, kept, cell) is None]
         left = f" Not run: {', '.join(missing)}." if missing else ""
         parts.append(
             f"## {problem.title}\n\nTest {problem.metric}, at most {round(problem.updates * scale):,} updates."
@@ -262,7 +268,7 @@ Written by `python benchmarks/cells.py`.
 def main() -> None:
     parser = argparse.ArgumentParser(description="Every cell on the same five tasks.")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
-    parser.add_argument("--cells", nargs="+", choices=LAYERS, default=list(LAYERS))
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
     parser.add_argument("--seeds", nargs="+", type=int, choices=SEEDS, default=list(SEEDS))
     parser.add_argument("--scale", type=float, default=1.0, help="part of the updates, such as 0.25")
     parser.add_argument("--report", action="store_true", help="train nothing")

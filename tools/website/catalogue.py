@@ -1,4 +1,4 @@
-"""One page per cell, from the code, the README's table, the newest report of the scan and the studies."""
+"""One page per cell, from the code, the README's table, the newest reports of scan and cells, and the studies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from typing import Any
 import holdfast
 from holdfast.citations import bibliography, references_in
 from holdfast.rrnn import RRNN
+from website.choose import LAYERS as ROWS
+from website.choose import SCORE
 from website.dataflow import dataflow
+from website.figures import rows_of
 from website.links import ROOT
+from website.reports import report
+from website.tables import table as written
 
 __all__ = ["catalogue_pages"]
 
@@ -71,8 +76,13 @@ def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str]
     parts += ["## Guarantee", f"{_sentence(row[1])}." if row[1] else "None beyond the equation."]
     parts += ["## Size", f"{size:,} parameters with 2 inputs and H = 128, without a readout."]
     parts += ["## Speed", _speed(name)]
-    if name in FAILS:
-        parts += ["## When it fails", *(_failure(outcomes[key]) for key in FAILS[name])]
+    compared, worst = _compared(name)
+    parts += ["## Beside the other cells", compared]
+    parts += [
+        "## When it fails",
+        *([worst] if worst else []),
+        *(_failure(outcomes[key]) for key in FAILS.get(name, ())),
+    ]
     papers = references_in(kind.__doc__ or "")
     parts += ["## Paper", *(f"```bibtex\n{bibliography()[key]}\n```" for key in papers)]
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(kind) or "")
@@ -120,15 +130,41 @@ def _readme_table() -> dict[str, list[str]]:
     return {name: [it.strip() for it in cells] for name, *cells in rows}
 
 
-def _speed(name: str) -> str:
-    from pages import report
+def _compared(name: str) -> tuple[str, str]:
+    """Its scores and places in the comparison of cells of one size; and where it comes out worst, in a sentence."""
+    found, comparison, own = [], report("cells"), ROWS[name][0]
+    for task in filter(None, comparison.sections):
+        rows = {row["cell"]: row for row in rows_of(comparison, task)}
+        scores = {cell: float(it[0]) for cell, row in rows.items() if (it := re.match(r"[\d.]+", row[SCORE]))}
+        order = sorted(scores, key=scores.__getitem__, reverse="Test accuracy" in comparison.sections[task][0])
+        for cell in (it for it in rows if it == own or it.startswith(f"{own}, ")):
+            place = order.index(cell) + 1 if cell in order else None
+            found.append((f"{task}{cell.removeprefix(own)}", rows[cell], place, len(order)))
+    shown = [
+        [task, row[SCORE], f"{place} of {count}" if place else "", row["solved"], row["ms per update"], row["MB"]]
+        for task, row, place, count in found
+    ]
+    head = ["task", SCORE, "place", "solved", "ms per update", "MB"]
+    note = (
+        "About 5,000 parameters, the settings that the cell starts with, and the same training for all: "
+        "[comparison](../comparison.md). A better score may need other settings."
+    )
+    placed = [(place / count, task, row, place, count) for task, row, place, count in found if place]
+    if not placed:
+        return f"{written(head, shown)}\n\n{note}", ""
+    _, task, row, place, count = max(placed, key=lambda it: it[0])
+    solved = f", solved in {row['solved']} runs" if row["solved"] else ""
+    worst = f"Of the tasks above, it does worst on *{task}*: {row[SCORE]}{solved}, place {place} of {count}."
+    return f"{written(head, shown)}\n\n{note}", worst
 
+
+def _speed(name: str) -> str:
     scan = report("scan")
     table = next(it for it in scan.sections[""] if it.startswith("|"))
     head, rule, *rows = table.splitlines()
     own = [row for row in rows if re.match(rf"\| {name}\b", row)]
     if not own:
-        return "The benchmark of the scan does not time this cell. [Speed](../speed.md) has what was measured."
+        return "The benchmark of the scan does not time this cell. The next table has its time per update."
     setting = f"Forward and backward pass, T = 500, B = 64, H = 128: [report](../../{scan.path.as_posix()})."
     return "\n".join([head, rule, *own]) + f"\n\n{setting}"
 
