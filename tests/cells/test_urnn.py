@@ -59,6 +59,20 @@ def test_gradients_at_zero_are_finite(dtype):
     assert all(weight.grad.isfinite().all() for weight in cell.parameters())
 
 
+def test_steps_without_input_do_not_blow_up_gradients():
+    """Black pixels before the first bright one: with b = 0.1 the gradient grew by 1e11 per step, and was NaN."""
+    cell = URNNCell(2, 6)
+    with torch.no_grad():
+        cell.bias.fill_(0.1)
+    xs = torch.zeros(60, 3, 2)
+    xs[50:] = torch.randn(10, 3, 2)
+    h = torch.zeros(3, 6, requires_grad=True)
+    for backend in ("reference", "fused"):
+        grads = torch.autograd.grad(scan(cell, xs, h, backend=backend)[1][0].sum(), [*cell.parameters(), h])
+        assert all(grad.isfinite().all() for grad in grads)
+        assert grads[-1].norm() < 1e3
+
+
 def test_the_start_is_the_papers():
     """Phases uniform in ±π, reflectors in ±1, biases zero: §4.3. Bounds, and means and variances to five errors."""
     cell, count = URNNCell(2, 2000), 3000

@@ -23,10 +23,15 @@ _FLOOR = 1e-24  # of |z|², so that the gradient at zero is finite
 
 
 def complex_modrelu(z: Tensor, bias: Tensor) -> Tensor:
-    """(2) of z = (Re, Im). It shrinks |z| where b ≤ 0. Where b > 0 it throws numbers near zero to a distance b."""
+    """(2) of z = (Re, Im). It shrinks |z| where b ≤ 0. Where b > 0 it throws numbers near zero to a distance b.
+
+    At zero itself the gradient is that of the identity: steps without input, from a state of zero, would multiply it by
+    b/|z| each.
+    """
     real, imaginary = z.chunk(2, dim=-1)
-    size = torch.sqrt(real * real + imaginary * imaginary + _FLOOR)
-    scale = torch.relu(size + bias) / size
+    square = real * real + imaginary * imaginary
+    size = torch.sqrt(square + _FLOOR)
+    scale = torch.where(square > 0, torch.relu(size + bias) / size, square + 1)
     return torch.cat((scale * real, scale * imaginary), dim=-1)
 
 
