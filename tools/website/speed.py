@@ -108,7 +108,7 @@ def speed_page() -> str:
 
 
 COMPARED = """
-Which cell should you take? This page trains each of them with about the same number of parameters on the same five
+Which cell should you take? This page trains each of them with about the same number of parameters on the same
 tasks, with the same optimiser and the same search of learning rates. No cell is left out because it loses. The settings
 are those that a cell starts with, and the budget is small: a cell that loses here may win with its paper's settings.
 [Choose a cell](choose.md) asks what you have and answers. `python benchmarks/cells.py` repeats the runs.
