@@ -14,7 +14,6 @@ from holdfast.rrnn import RRNN
 from website.choose import LAYERS as ROWS
 from website.choose import SCORE
 from website.dataflow import dataflow
-from website.figures import rows_of
 from website.links import ROOT
 from website.reports import report
 from website.tables import table as written
@@ -134,7 +133,7 @@ def _compared(name: str) -> tuple[str, str]:
     """Its scores and places in the comparison of cells of one size; and where it comes out worst, in a sentence."""
     found, comparison, own = [], report("cells"), ROWS[name][0]
     for task in filter(None, comparison.sections):
-        rows = {row["cell"]: row for row in rows_of(comparison, task)}
+        rows = {row["cell"]: row for row in comparison.rows(task)}
         scores = {cell: float(it[0]) for cell, row in rows.items() if (it := re.match(r"[\d.]+", row[SCORE]))}
         order = sorted(scores, key=scores.__getitem__, reverse="Test accuracy" in comparison.sections[task][0])
         for cell in (it for it in rows if it == own or it.startswith(f"{own}, ")):

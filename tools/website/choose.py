@@ -167,13 +167,7 @@ def _long(it: Measured) -> str:
 
 def _small(it: Measured) -> str:
     device, columns = it.report("device"), ("parameters", "flash", "RAM", "instructions per step", "accuracy")
-    table = next(block for block in device.sections[""] if block.startswith("|"))
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    rows = [
-        [line[0], *(line[head.index(name)] for name in columns)]
-        for line in lines
-        if line[head.index("weights")] == "int8"
-    ]
+    rows = [[it["network"], *(it[name] for name in columns)] for it in device.rows("") if it["weights"] == "int8"]
     return (
         "HAR-2 with weights in int8 on an emulated Cortex-M4F, bytes "
         f"([report](../{device.path.as_posix()}), short trainings, one seed):\n\n"

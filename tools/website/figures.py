@@ -22,13 +22,6 @@ def draw(report: Callable[[str], Any], folder: Path) -> None:
         made.savefig(folder / f"{name}.png", dpi=110, metadata={"Software": None})
 
 
-def rows_of(report: Any, heading: str) -> list[dict[str, str]]:
-    """The rows of the first table below a heading, by column."""
-    table = next(it for it in report.sections[heading] if it.startswith("|"))
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-    return [dict(zip(head, row, strict=True)) for row in rows]
-
-
 def _bars(
     labels: Sequence[str], series: Mapping[str, Sequence[float | None]], title: str, unit: str, log: bool
 ) -> Figure:
@@ -54,7 +47,7 @@ def _bars(
 
 
 def _scan(report: Any) -> Figure:
-    rows = rows_of(report, "")
+    rows = report.rows("")
     labels, values = [row["cell"] for row in rows], [float(row["ms"]) for row in rows]
     figure = _bars(labels, {"ours": values}, "T = 500, B = 64, H = 128", "ms, forward and backward", log=False)
     axes, text = figure.axes[0], " ".join(report.sections[""])
@@ -65,7 +58,7 @@ def _scan(report: Any) -> Figure:
 
 
 def _sizes(report: Any) -> Figure:
-    rows = rows_of(report, "Sizes")
+    rows = report.rows("Sizes")
     figure = Figure(figsize=(7.5, 3.6), layout="constrained")
     axes = figure.subplots()
     for number, name in enumerate(("RNN relu", "LSTM", "GRU")):
@@ -85,7 +78,7 @@ def _sizes(report: Any) -> Figure:
 
 
 def _stream(report: Any) -> Figure:
-    rows = [row for row in rows_of(report, "") if row["H"] == "128"]
+    rows = [row for row in report.rows("") if row["H"] == "128"]
     columns = {"stream": "holdfast", "ONNX Runtime": "ONNX Runtime", "torch.nn cell": "torch.nn cell"}
     series = {
         label: [None if row[name] == "-" else float(row[name]) for row in rows] for name, label in columns.items()
@@ -94,7 +87,7 @@ def _stream(report: Any) -> Figure:
 
 
 def _device(report: Any) -> Figure:
-    rows = rows_of(report, "")
+    rows = report.rows("")
     names = list(dict.fromkeys(row["network"] for row in rows))
     series = {
         weights: [
@@ -108,10 +101,10 @@ def _device(report: Any) -> Figure:
 def _cells(report: Any) -> Figure:
     tasks = [heading for heading in report.sections if heading]
     figure = Figure(figsize=(3.0 * len(tasks) + 1.2, 6.2), layout="constrained")
-    names = list(dict.fromkeys(row["cell"] for task in tasks for row in rows_of(report, task)))
+    names = list(dict.fromkeys(row["cell"] for task in tasks for row in report.rows(task)))
     for number, (axes, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):
         what = re.match(r"Test (\w+)", report.sections[task][0])
-        for row in rows_of(report, task):
+        for row in report.rows(task):
             found = re.match(r"([\d.]+)(?: ± ([\d.]+))?", row["score ± deviation (seeds)"])
             if found:
                 place, spread = names.index(row["cell"]), float(found[2] or 0)

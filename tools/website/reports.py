@@ -28,9 +28,13 @@ class Report:
 
     def cell(self, heading: str, row: str, column: str) -> str:
         """A cell of the first table below ``heading`` whose first column holds ``row``."""
+        return next(it for it in self.rows(heading) if next(iter(it.values())) == row)[column]
+
+    def rows(self, heading: str) -> list[dict[str, str]]:
+        """The rows of the first table below ``heading``, by column."""
         table = next(it for it in self.sections[heading] if it.startswith("|"))
         head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        return next(it for it in rows if it[0] == row)[head.index(column)]
+        return [dict(zip(head, row, strict=True)) for row in rows]
 
 
 def report(benchmark: str) -> Report:
