@@ -27,7 +27,7 @@ from website.links import ROOT
 from website.reports import report
 from website.sequences import SCORES, STUDY, sequences_page
 from website.speed import comparison_page, speed_page
-from website.tables import BEGIN, END, GENERATED, table
+from website.tables import GENERATED, renewed, table
 
 from holdfast.studies import Study, find_studies, load_study, read_result
 from holdfast.studies import report as study_report
@@ -39,10 +39,7 @@ __all__ = ["FIGURES", "PAGES", "main", "studied"]
 
 def readme() -> str:
     """The README with its generated block renewed."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{_headlines()}\n\n{END}{after}"
+    return renewed("README.md", _headlines())
 
 
 def _headlines() -> str:

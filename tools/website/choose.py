@@ -142,7 +142,7 @@ def _long(it: Measured) -> str:
         return f"{what}: {'; '.join(parts)}" if parts else "not run"
 
     horizon = '`SGORNN` with `gates=ScalarGates(clip="2alpha", horizon=T)`'
-    far = "addition, T = 5,000, with this horizon: error " + it.claim(
+    far = "addition, T = 5,000, with the gates that it starts with: error " + it.claim(
         "s3/addition", "SGORNN's error at T = 5000 falls below 0.04"
     )
     rows = [

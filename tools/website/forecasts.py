@@ -7,7 +7,7 @@ import math
 import statistics
 
 from website.links import ROOT
-from website.tables import BEGIN, END, table
+from website.tables import renewed, table
 
 __all__ = ["forecasting_page"]
 
@@ -16,10 +16,7 @@ FORECASTS = ("last", "drift", "seasonal", "ridge", "reservoir", "auto")
 
 def forecasting_page() -> str:
     """The page on forecasting with its table renewed."""
-    text = (ROOT / "docs/usage/forecasting.md").read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{_forecasts()}\n\n{END}{after}"
+    return renewed("docs/usage/forecasting.md", _forecasts())
 
 
 def _forecasts() -> str:
