@@ -22,6 +22,7 @@ from holdfast.engine.program.trace import Batch
 from holdfast.engine.reference import plain_loop
 from holdfast.engine.targets.cpu import buffers, pack, trial
 from holdfast.engine.targets.cpu.arguments import Role
+from holdfast.engine.targets.cpu.kept import Kept
 from holdfast.engine.targets.cpu.pack import Grads, Tensors
 from holdfast.engine.targets.cpu.plan import Plan, failure, refuse, settings_now, unfold
 from holdfast.errors import FusedError
@@ -101,7 +102,7 @@ class Call:
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Callable[[str], None] | None = None
     settings: Hashable = None  # of the cell when the scan ran
-    packed: dict[Any, Tensor] | None = None  # weights as kernels read them, where several stretches read the same
+    packed: dict[Any, Tensor] | None = None  # what ``packing`` returned, where it is ready
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return buffers.empty(shape, self.plan.dtype)
@@ -111,13 +112,29 @@ class Call:
         with torch.no_grad():
             return self.plan.lowered(self.source_grad).prologue.run(*(w.detach() for w in (*weights, *own)))
 
-    def packed_once(self, make: Callable[[], dict[Any, Tensor]]) -> dict[Any, Tensor]:
+    def packing(self, values: Tensors) -> dict[Any, Tensor]:
         """The weights as a forward kernel reads them."""
-        if self.packed is None:
-            return make()
-        if not self.packed:
-            self.packed.update(make())
-        return self.packed
+        return pack.packed_weights(self.plan.forward(self.source_grad), values, self.shape)
+
+    def make_ready(self, weights: Tensors, own: Tensors) -> tuple[Tensor, ...]:
+        """``values`` for a scan without gradients, and ``packed`` filled in: from the last such scan, if the weights
+        are the same (kept.py).
+        """
+
+        def make(tensors: Tensors) -> tuple[tuple[Tensor, ...], dict[Any, Tensor]]:
+            values = self.values(tensors, ())
+            return values, self.packing(values)
+
+        given, key = (*weights, *own), (self.shape, self.source_grad)
+        kept = self.plan.kept.get(key)
+        if kept is None or not kept.holds_for(given):
+            kept = Kept.of(given, make)
+            if kept is None:
+                values, self.packed = make(given)
+                return values
+            self.plan.kept[key] = kept
+        self.packed = kept.packed
+        return kept.values
 
     def drawn(self, steps: int, batch: int) -> tuple[Tensor | None, ...]:
         """The random numbers of all steps, drawn in the order of the plain loop; None for those that nobody reads."""
@@ -162,7 +179,7 @@ class Call:
             arguments.over_time(Role.OUTPUT, output)
         for i, final in enumerate(last):
             arguments.per_sample(Role.LAST, i, final)
-        arguments.give(self.packed_once(lambda: pack.packed_weights(schedule, values, shape)))
+        arguments.give(self.packing(values) if self.packed is None else self.packed)
         arguments.run(kernel)
         return tuple(last), kept
 

@@ -32,6 +32,9 @@ class FeatureCall(Call):
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return _roomy(shape, self.plan.dtype)
 
+    def packing(self, values: Tensors) -> dict[Any, Tensor]:
+        return packed_weights(self.plan.forward(self.source_grad), values, self.plan.dtype, self.shape.vectors)
+
     def forward(
         self, source: Tensor, state: Tensors, values: Tensors, output: Tensor | None, *, gradient: bool
     ) -> tuple[State, list[Tensor]]:
@@ -51,8 +54,7 @@ class FeatureCall(Call):
             given.over_time(Role.OUTPUT, 0, output)
         for i, final in enumerate(last):
             given.per_sample(Role.LAST, i, final)
-        vectors = self.shape.vectors
-        given.give(self.packed_once(lambda: packed_weights(schedule, values, plan.dtype, vectors)))
+        given.give(self.packing(values) if self.packed is None else self.packed)
         given.run(kernel)
         return tuple(last), kept
 

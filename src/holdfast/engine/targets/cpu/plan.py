@@ -75,6 +75,7 @@ class Plan:
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
     refused: dict[str, str] = dataclasses.field(default_factory=dict)  # ways that cannot do it, with the reason
     ways: dict[Any, Any] = dataclasses.field(default_factory=dict)  # what ways.py has chosen
+    kept: dict[Any, Any] = dataclasses.field(default_factory=dict)  # packed weights of the last scans, kept.py
 
     @remembered
     def lowered(self, source_grad: bool) -> Lowered:

@@ -102,7 +102,7 @@ def _without_gradient(
 ) -> tuple[Tensor | None, State]:
     """Nothing is kept, so the drive is made for a stretch of steps at a time."""
     plan, cell, (steps, batch) = call.plan, call.cell, xs.shape[:2]
-    values, call.packed = call.values(weights, own), {}
+    values = call.make_ready(weights, own)
     output = call.empty((steps, batch, state[0].shape[1])) if need_output else None
     width = 1 if plan.fold else plan.traced.source_features * plan.dtype.itemsize
     even = plan.fold or steps * batch * width <= CHUNK or trial.drive_is_even(cell, plan)

@@ -48,6 +48,9 @@ class TritonCall(Call):
     def empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self.plan.dtype, device=self.device)
 
+    def packing(self, values: Tensors) -> dict[Any, Tensor]:
+        return {}  # a launch packs what its kernel reads
+
     def forward(
         self, source: Tensor, state: Tensors, values: Tensors, output: Tensor | None, *, gradient: bool
     ) -> tuple[State, list[Tensor]]:
