@@ -115,7 +115,8 @@ class Graph:
             if node.kind == "constant":
                 values[node] = node.value
             else:
-                args, kwargs = mapped((node.args, node.kwargs), values.__getitem__)
+                args = [values[a] if type(a) is Node else mapped(a, values.__getitem__) for a in node.args]
+                kwargs = mapped(node.kwargs, values.__getitem__) if node.kwargs else {}
                 values[node] = node.target(*args, **kwargs)
         return tuple(None if node is None else values[node] for node in self.outputs)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -101,7 +101,6 @@ class Call:
     source_grad: bool = True
     noise: tuple[Tensor | None, ...] = ()  # (time, batch, features) for each draw of a step
     refused: Callable[[str], None] | None = None
-    settings: Hashable = None  # of the cell when the scan ran
     packed: dict[Any, Tensor] | None = None  # what ``packing`` returned, where it is ready
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
@@ -220,7 +219,7 @@ class Call:
         self, needs: Sequence[bool], source: Tensor, tensors: Tensors, grads: Grads, *, create_graph: bool
     ) -> list[Tensor | None]:
         """The same gradients from the plain loop, with a graph of their own."""
-        if settings_now(self.cell).key != self.settings:
+        if settings_now(self.cell) != self.plan.settings:
             raise FusedError(
                 f"The settings of {type(self.cell).__name__} changed after the scan, and its step has to run again "
                 'for this gradient. Change them after the backward pass, or pass backend="reference".'

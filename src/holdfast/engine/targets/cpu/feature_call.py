@@ -25,6 +25,8 @@ from holdfast.types import State
 
 __all__ = ["FeatureCall"]
 
+COUNTER = 128  # bytes
+
 
 class FeatureCall(Call):
     """A scan whose threads go through the steps together, each with its part of the features."""
@@ -170,17 +172,18 @@ class _Arguments:
             self.pointer(argument.role, argument.index, tensor)
 
     def run(self, kernel: Kernel) -> None:
-        work = pack.workspace((kernel.work * self.batch + 2 * self.width) * self.dtype.itemsize)
-        counter = np.zeros(16, dtype=np.int64)
-        self._values |= {
-            Argument(Role.WORK): work,
-            Argument(Role.COUNTER): counter.ctypes.data + -counter.ctypes.data % 64,
-            Argument(Role.YIELD): _yield(),
-            Argument(Role.TEAM): 1,
-            Argument(Role.WORKER): 0,
-        }
-        table = np.array([[self._values[a] for a in kernel.arguments]] * self.call.shape.team, dtype=np.int64)
-        table[:, 1] = range(len(table))
+        """The counter of the team, a line of cache memory, lies before its scratch memory."""
+        size, team = self.dtype.itemsize, self.call.shape.team
+        counter = pack.workspace((kernel.work * self.batch + 2 * self.width) * size + COUNTER)
+        if team > 1:
+            ctypes.memset(counter, 0, COUNTER)
+        self._values[Argument(Role.WORK)] = counter + COUNTER
+        self._values[Argument(Role.COUNTER)] = counter
+        self._values[Argument(Role.YIELD)] = _yield()
+        self._values[Argument(Role.TEAM)] = 1
+        self._values[Argument(Role.WORKER)] = 0
+        table = np.array([[self._values[a] for a in kernel.arguments]] * team, dtype=np.int64)
+        table[:, 1] = range(team)
         kernel.compiled.together(table)
 
 

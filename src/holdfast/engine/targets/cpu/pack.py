@@ -117,9 +117,13 @@ class Arguments:
     def run(self, kernel: Kernel) -> None:
         size = math.ceil((kernel.work * 8 + 64) / 4096) * 4096  # of scratch memory, for each worker
         self._values[Argument(Role.WORK)] = (workspace(self.workers * size), 0, size)
-        values, per_block, per_worker = np.array([self._values[a] for a in kernel.arguments], dtype=np.int64).T
-        blocks = np.arange(self.blocks)[:, None]
-        table = values + blocks * per_block + blocks % self.workers * per_worker
+        given = [self._values[a] for a in kernel.arguments]
+        if self.blocks == 1:
+            table = np.array([[value for value, _, _ in given]], dtype=np.int64)
+        else:
+            values, per_block, per_worker = np.array(given, dtype=np.int64).T
+            blocks = np.arange(self.blocks)[:, None]
+            table = values + blocks * per_block + blocks % self.workers * per_worker
         if self.shape.masked:
             samples = kernel.arguments.index(Argument(Role.SAMPLES))
             np.minimum(table[:, samples], self.shape.lanes, out=table[:, samples])
@@ -150,9 +154,11 @@ _local = threading.local()
 
 def workspace(size: int) -> int:
     """Scratch memory of the calling thread and those that work for it, aligned."""
-    if getattr(_local, "work", None) is None or _local.work.nbytes < size + 64:
+    if getattr(_local, "size", -1) < size:
         _local.work = np.zeros(size + 64, dtype=np.uint8)
-    return _local.work.ctypes.data + -_local.work.ctypes.data % 64
+        address = _local.work.ctypes.data
+        _local.size, _local.address = size, address + -address % 64
+    return _local.address
 
 
 @functools.lru_cache(maxsize=512)

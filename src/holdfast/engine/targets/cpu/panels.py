@@ -9,6 +9,7 @@ is a matter of milliseconds, and PyTorch's copies of strided tensors would take 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -43,28 +44,30 @@ def panels(matrix: Tensor, height: int, *, narrow_last: bool = False) -> Tensor:
     flat = flat[-flat.data_ptr() % 64 // flat.element_size() :][:count]
     if 1 not in matrix.stride():
         matrix = matrix.contiguous()
-    done = depth // width * width if matrix.stride(0) == 1 else depth
-    if whole and done:
-        _pack(matrix, flat, height, whole, done)
-    if whole and done < depth:
-        rows = matrix[done:, : whole * height].unflatten(1, (whole, height))
-        flat[: whole * height * depth].view(whole, depth, height)[:, done:] = rows.transpose(0, 1)
-    if rest:
+    if whole:
+        _fill(matrix, flat, height, whole)
+    if rest and wide == rest:
+        _fill(matrix[:, whole * height :], flat[whole * height * depth :], rest, 1)
+    elif rest:
         last = flat[whole * height * depth :].view(depth, wide)
         last[:, rest:] = 0
         last[:, :rest] = matrix[:, whole * height :]
     return flat
 
 
-def _pack(matrix: Tensor, flat: Tensor, height: int, whole: int, done: int) -> None:
-    turned = matrix.stride(0) == 1
-    kernel = _kernel(matrix.dtype, height, turned)
-    workers = worker_count(whole) if matrix.numel() > SMALL else 1
-    table = np.empty((workers, 7), dtype=np.int64)
-    table[:, :5] = matrix.data_ptr(), flat.data_ptr(), matrix.shape[0], done, matrix.stride(1 if turned else 0)
-    ends = [whole * i // workers for i in range(workers + 1)]
-    table[:, 5], table[:, 6] = ends[:-1], ends[1:]
-    kernel(table, workers)
+def _fill(matrix: Tensor, flat: Tensor, height: int, count: int) -> None:
+    """The first ``count`` panels, all of them whole."""
+    depth, turned = matrix.shape[0], matrix.stride(0) == 1
+    done = depth // WIDTH[matrix.dtype] * WIDTH[matrix.dtype] if turned else depth
+    if done:
+        workers = worker_count(count) if matrix.numel() > SMALL else 1
+        start = matrix.data_ptr(), flat.data_ptr(), depth, done, matrix.stride(1 if turned else 0)
+        ends = [count * i // workers for i in range(workers + 1)]
+        table = np.array([[*start, first, last] for first, last in itertools.pairwise(ends)], dtype=np.int64)
+        _kernel(matrix.dtype, height, turned)(table, workers)
+    if done < depth:
+        rows = matrix[done:, : count * height].unflatten(1, (count, height))
+        flat[: count * height * depth].view(count, depth, height)[:, done:] = rows.transpose(0, 1)
 
 
 @functools.cache

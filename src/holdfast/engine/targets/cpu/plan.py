@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
@@ -70,6 +70,7 @@ class Plan:
     traced: Traced
     fold: bool
     dtype: torch.dtype
+    settings: Hashable = None  # of the cells that it serves
     calls: int = 0
     batches: dict[int, str | None] = dataclasses.field(default_factory=dict)  # sizes met; how the trace differed
     tried: set[Any] = dataclasses.field(default_factory=set)  # what trial.py has compared
@@ -190,11 +191,12 @@ def plan_for(
     example = cell.example_weight()
     with _lock:
         plans = _plans_of(cell)
-        kinds = tuple((tuple(w.shape), w.dtype, w.requires_grad) for w in weights)
+        kinds = tuple((w.shape, w.dtype, w.requires_grad) for w in weights)
+        settings = _settings(cell, plans).key
         key = (
             kind,
             fold,
-            _settings(cell, plans).key,
+            settings,
             gradient,
             torch.is_grad_enabled(),
             example.dtype,
@@ -214,6 +216,7 @@ def plan_for(
                 del plans.known[next(iter(plans.known))]
         if isinstance(plan, str):
             raise Unsupported(plan)
+        plan.settings = settings
         if batch is not None and batch not in plan.batches:
             plan.batches[batch] = plan.same_at(cell, weights, batch)
     return cast("_P", plan)
@@ -223,14 +226,14 @@ def share_plans(cell: Cell, twin: Cell) -> None:
     """Let ``twin``, a copy of ``cell`` in another number type, find the plans of earlier copies."""
     with _lock:
         plans, own = _plans_of(cell), _Plans(twin)
-        own.known, own.settings = plans.known, [Settings(_settings(cell, plans).key, ())]
+        own.known, own.settings = plans.known, [Settings(_settings(cell, plans).key)]
         vars(twin)[PLANS] = own
 
 
-def settings_now(cell: Cell) -> Settings:
-    """What ``cell``'s step reads now."""
+def settings_now(cell: Cell) -> Any:
+    """What ``cell``'s step reads now, as a key."""
     with _lock:
-        return _settings(cell, _plans_of(cell))
+        return _settings(cell, _plans_of(cell)).key
 
 
 def refuse(plan: Plan, shape: Any, reason: str) -> bool:

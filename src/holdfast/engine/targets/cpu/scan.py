@@ -22,7 +22,7 @@ from holdfast.engine.targets.cpu import trial
 from holdfast.engine.targets.cpu.call import Call, FusedScan
 from holdfast.engine.targets.cpu.feature_call import FeatureCall
 from holdfast.engine.targets.cpu.pack import Tensors
-from holdfast.engine.targets.cpu.plan import failure, plan_for, refuse, settings_now, unfold
+from holdfast.engine.targets.cpu.plan import failure, plan_for, refuse, unfold
 from holdfast.engine.targets.cpu.shape import FeatureShape
 from holdfast.engine.targets.cpu.ways import folds, way_for
 from holdfast.types import State
@@ -67,7 +67,6 @@ def scan_fused(
         shape: Any = (target.shape_for if target else way_for)(plan, xs.shape[1], lengths)
         kind = target or (FeatureCall if isinstance(shape, FeatureShape) else Call)
         call = kind(cell, plan, lengths, reverse, shape, refused=refused)
-        call.settings = settings_now(cell).key if gradient else None
         call.source_grad = not gradient or xs.requires_grad or not plan.fold
         tensors = own_tensors(cell) if plan.lowered(True).own else {}
         own = tuple(tensors[name] for name in plan.lowered(True).own)

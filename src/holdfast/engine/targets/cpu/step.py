@@ -123,7 +123,8 @@ def packed_weights(
 
 
 def _rows(matrix: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(matrix, (0, padded(matrix.shape[1], width) - matrix.shape[1])).contiguous()
+    room = padded(matrix.shape[1], width) - matrix.shape[1]
+    return torch.nn.functional.pad(matrix, (0, room)).contiguous() if room else matrix.contiguous()
 
 
 # -- a trial before trust --------------------------------------------------------------------------------------------

@@ -132,6 +132,9 @@ class Compiled:
     def __call__(self, arguments: np.ndarray, workers: int) -> None:
         """Run every block: a row of ``arguments``, (blocks, arguments) of 64-bit integers."""
         first = arguments.__array_interface__["data"][0]
+        if len(arguments) == 1:
+            self._run(first)
+            return
         addresses = [first + block * arguments.strides[0] for block in range(len(arguments))]
         team = _openmp() if workers > 1 else None
         if team is not None:
