@@ -50,6 +50,48 @@ def test_a_stream_of_every_cell_equals_the_whole_sequence(name):
     assert_same(layer, torch.randn(6, 2, inputs, dtype=dtype), random_state(layer, 2, dtype))
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_a_stretch_of_inputs_is_as_many_steps(name):
+    """In one call, in two, and between single steps; with lanes over features and, for many samples, over them."""
+    place = list(CELLS).index(name)
+    dtype, inputs = (torch.float32, torch.float64)[place % 2], (3, 11)[place // 2 % 2]
+    layer = hf.Recurrent(built(name, inputs).to(dtype), backend="fused")
+    for batch in (1, 3) if place % 3 else (1, 40):
+        xs, start = torch.randn(9, batch, inputs, dtype=dtype), random_state(layer, batch, dtype)
+        one, other = layer.stream(batch), layer.stream(batch)
+        one.state = other.state = start
+        expected = torch.stack([one.step(x) for x in xs])
+        found = torch.cat([other.run(xs[:4]), other.run(xs[4:4]), other.step(xs[4])[None], other.run(xs[5:])])
+        torch.testing.assert_close(found, expected, **TOLERANCE[dtype])
+        torch.testing.assert_close(other.state, one.state, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("hidden", [1, 70, 200])
+def test_a_stretch_works_at_every_size_and_in_every_place_of_memory(hidden):
+    """Teams and single threads, panels that are full and others; inputs with gaps; several layers."""
+    for layer in (hf.LSTM(9, hidden, num_layers=2), hf.GRU(3, hidden), hf.Recurrent(MixedCell(3, hidden))):
+        wide = torch.randn(6, 2, 2 * layer.input_size)
+        for xs in (wide[..., ::2], wide[..., : layer.input_size].transpose(0, 1).contiguous().transpose(0, 1)):
+            stream = layer.stream(2)
+            with torch.no_grad():
+                expected, last = layer(xs)
+            torch.testing.assert_close(stream.run(xs), expected, **TOLERANCE[xs.dtype])
+            torch.testing.assert_close(stream.state, last, **TOLERANCE[xs.dtype])
+
+
+def test_a_stretch_keeps_the_weights_of_the_moment():
+    layer, xs = hf.GRU(3, 16), torch.randn(5, 1, 3)
+    with torch.no_grad():
+        expected = layer(xs)[0]
+        stream = layer.stream()
+        torch.testing.assert_close(stream.run(xs), expected)
+        layer.cells[0].weight_hh.zero_()
+        stream.reset()
+        torch.testing.assert_close(stream.run(xs), expected)
+        stream.reset(weights=True)
+        torch.testing.assert_close(stream.run(xs), layer(xs)[0])
+
+
 @pytest.mark.parametrize("hidden", [1, 2, 7, 8, 9, 16, 70])
 def test_every_hidden_size_works(hidden):
     """Vectors that are full and others; products of one panel, of several and of a part of one; pairs that rotate."""
@@ -117,6 +159,14 @@ def test_the_weights_are_those_of_the_moment_until_reset_with_weights():
         torch.testing.assert_close(stream.step(x), old, rtol=0, atol=0)
         stream.reset(weights=True)
         assert_same(layer, torch.randn(4, 1, 3), stream=stream)
+
+
+def test_one_sequence_needs_no_batch_dimension_in_a_stretch_either():
+    layer, xs = hf.LSTM(3, 5), torch.randn(6, 3)
+    assert torch.equal(layer.stream().run(xs), layer.stream().run(xs.unsqueeze(1)).squeeze(1))
+    assert layer.stream().run(xs[:0]).shape == (0, 5)
+    with pytest.raises(ShapeError, match=r"shape \(time, 1, 3\) or \(time, 3\), got \(3,\)"):
+        layer.stream().run(xs[0])
 
 
 def test_one_sequence_needs_no_batch_dimension():
@@ -247,6 +297,15 @@ def test_bad_input_is_named_and_changes_nothing(monkeypatch):
     ]:
         with pytest.raises(error, match=message):
             stream.state = state
+    for xs, error, message in (
+        (torch.randn(4, 4), ShapeError, r"expects xs of shape \(time, 2, 3\), got \(4, 4\)"),
+        (torch.randn(3), ShapeError, r"expects xs of shape \(time, 2, 3\), got \(3,\)"),
+        (torch.randn(2, 5, 3), ShapeError, r"got \(2, 5, 3\)"),
+        (torch.randn(2, 2, 3).float(), DTypeError, r"has weights of torch.float64, but xs of torch.float32"),
+        ([[1.0, 2.0, 3.0]], DTypeError, r"expects xs to be a tensor, got list; use torch.as_tensor\(xs\)"),
+    ):
+        with pytest.raises(error, match=message):
+            stream.run(xs)
     torch.testing.assert_close(stream.state, before, rtol=0, atol=0)
     with pytest.raises(SettingError, match=r"GRU.stream expects a layer in one direction, got bidirectional=True"):
         hf.GRU(3, 5, bidirectional=True).stream()

@@ -2,6 +2,7 @@
 
     bound = BoundStep(cell, rows(1, cell.input_size, cell))
     bound.source.copy_(x);  bound.run();  bound.state        the state after x
+    bound.over(xs);  bound.state                             the outputs of many steps, and the state after them
 
 ``scan`` looks at its arguments on every call. Here everything is settled beforehand: the weights are those of now, in
 the order in which a compiled kernel reads them, and x and the state have their own memory.
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from holdfast.cells import Cell
-from holdfast.engine.scan import compiler
+from holdfast.engine.scan import compiler, scan
 from holdfast.errors import FusedError, FusedFallbackWarning
 from holdfast.types import State
 
@@ -41,7 +42,7 @@ class BoundStep:
     Attributes:
         source: (batch, input), written before a step.
         state: the state, entries (batch, size); each step overwrites it.
-        run: does one step.
+        run: does one step; ``over`` does many.
 
     Args:
         cell: any cell. A later change of its weights has no effect.
@@ -53,9 +54,30 @@ class BoundStep:
     def __init__(self, cell: Cell, source: Tensor, *, backend: str = "auto"):
         with torch.inference_mode(False):
             self.cell = copy.deepcopy(cell).eval().requires_grad_(False)
-            self.source = source
+            self.source, self.backend = source, backend
+            self._over: Callable[[Tensor], Tensor] | None = None
             self.state: State = tuple(rows(len(source), size, self.cell) for size in self.cell.state_sizes)
             self.run: Callable[[], None] = self._compiled(type(cell).__name__, backend) or self._plain()
+
+    @torch.no_grad()
+    def over(self, xs: Tensor) -> Tensor:
+        """The outputs, (time, batch, hidden), of all steps of ``xs``, (time, batch, input)."""
+        if self._over is None:
+            self._over = self._bound_scan() or self._scanned
+        return self._over(xs)
+
+    def _bound_scan(self) -> Callable[[Tensor], Tensor] | None:
+        fused = compiler()
+        if isinstance(fused, str) or self.backend not in ("auto", "fused") or self.source.device.type != "cpu":
+            return None
+        return fused.bind_scan(self.cell, self.state)
+
+    def _scanned(self, xs: Tensor) -> Tensor:
+        output, last = scan(self.cell, xs, self.state, backend=self.backend)
+        assert output is not None
+        for entry, value in zip(self.state, last, strict=True):
+            entry.copy_(value)
+        return output
 
     def _compiled(self, name: str, backend: str) -> Callable[[], None] | None:
         if backend == "reference":

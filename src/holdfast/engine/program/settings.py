@@ -63,7 +63,11 @@ class Settings:
             if table.get(name) is not value:
                 return False
         for table, names, values in self.tables:
-            if len(table) != len(names) or not all(map(same, table.values(), values)) or not all(map(same, table, names)):
+            if (
+                len(table) != len(names)
+                or not all(map(same, table.values(), values))
+                or not all(map(same, table, names))
+            ):
                 return False
         for function, code, defaults, named in self.functions:
             if function.__code__ is not code or function.__defaults__ is not defaults:

@@ -23,16 +23,16 @@ from holdfast.engine.targets.cpu.step_kernel import padded
 from holdfast.engine.targets.cpu.vec import WIDTH
 from holdfast.types import State
 
-__all__ = ["FeatureCall"]
+__all__ = ["COUNTER", "FeatureCall", "readable", "roomy", "yield_address"]
 
-COUNTER = 128  # bytes
+COUNTER = 128  # bytes of memory that no other data share a line of the cache with
 
 
 class FeatureCall(Call):
     """A scan whose threads go through the steps together, each with its part of the features."""
 
     def empty(self, shape: tuple[int, ...]) -> Tensor:
-        return _roomy(shape, self.plan.dtype)
+        return roomy(shape, self.plan.dtype)
 
     def packing(self, values: Tensors) -> dict[Any, Tensor]:
         return packed_weights(self.plan.forward(self.source_grad), values, self.plan.dtype, self.shape.vectors)
@@ -82,7 +82,7 @@ class FeatureCall(Call):
         written = [(Role.STORED, j, tile) for j, tile in enumerate(plan.stored(self.source_grad, shape))]
         for role, j, tile in [*written, (Role.SOURCE_GRAD, 0, schedule.program.outputs[of_source])]:
             if tile is not None:
-                time_of[tile] = _roomy((steps, batch, tile.features), plan.dtype)
+                time_of[tile] = roomy((steps, batch, tile.features), plan.dtype)
                 given.over_time(role, j, time_of[tile])
         sums = given.sums(schedule)
         given.give(packed_weights(schedule, values, plan.dtype, shape.vectors))
@@ -97,7 +97,7 @@ class FeatureCall(Call):
             return source_grad and time_of[source_grad], *first_grads, *lowered.finish.run(*totals, *reads)
 
 
-def _roomy(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def roomy(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Like ``empty``, with a vector of room behind the last row, which a kernel may read."""
     count = math.prod(shape)
     return buffers.empty((count + WIDTH[dtype],), dtype)[:count].view(shape)
@@ -110,6 +110,14 @@ def _reads_behind(schedule: Schedule, width: int) -> bool:
     return any(isinstance(node, Slice) and node.start % width for node in seen)
 
 
+def readable(tensor: Tensor, schedule: Schedule, dtype: torch.dtype) -> Tensor:
+    """The tensor with features side by side and, where a kernel reads behind the last row, room there."""
+    tensor, width = pack.rows(tensor), WIDTH[dtype]
+    if tensor.shape[-1] % width == 0 and not _reads_behind(schedule, width):
+        return tensor
+    return roomy(tuple(tensor.shape), dtype).copy_(tensor)
+
+
 class _Arguments:
     """The arguments of one kernel."""
 
@@ -120,11 +128,7 @@ class _Arguments:
         self._values = {Argument(Role.STEPS): steps, Argument(Role.SAMPLES): batch}
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """The tensor with features side by side and, where a kernel reads behind the last row, room there."""
-        tensor = pack.rows(tensor)
-        if tensor.shape[-1] % self.width == 0 and not _reads_behind(self.schedule, self.width):
-            return tensor
-        return _roomy(tuple(tensor.shape), self.dtype).copy_(tensor)
+        return readable(tensor, self.schedule, self.dtype)
 
     def inputs(self, source: Tensor, state: Tensors) -> None:
         """What both directions read: source, noise and first states."""
@@ -179,7 +183,7 @@ class _Arguments:
             ctypes.memset(counter, 0, COUNTER)
         self._values[Argument(Role.WORK)] = counter + COUNTER
         self._values[Argument(Role.COUNTER)] = counter
-        self._values[Argument(Role.YIELD)] = _yield()
+        self._values[Argument(Role.YIELD)] = yield_address()
         self._values[Argument(Role.TEAM)] = 1
         self._values[Argument(Role.WORKER)] = 0
         table = np.array([[self._values[a] for a in kernel.arguments]] * team, dtype=np.int64)
@@ -194,7 +198,7 @@ def _total(reduction: Any, sums: Tensor) -> Tensor:
 
 
 @functools.cache
-def _yield() -> int:
+def yield_address() -> int:
     """The address of sched_yield; 0 where there is none, and no team either."""
     try:
         return ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value or 0

@@ -78,6 +78,11 @@ class FeatureShape:
         """Batch sizes of a trial."""
         return self.rows, self.rows + 1
 
+    def largest_part(self, features: int) -> int:
+        """Vectors of the worker that has most of them: whole panels, and for the last worker what is left over."""
+        whole, rest = divmod(math.ceil(features / self.width), self.vectors)
+        return (whole - whole * (self.team - 1) // self.team) * self.vectors + rest
+
     def summed_after(self, outer: Outer) -> bool:
         """Whether a wide outer product is left until after the loop: always, as one product of all steps."""
         return True
