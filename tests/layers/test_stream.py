@@ -50,10 +50,10 @@ def test_a_stream_of_every_cell_equals_the_whole_sequence(name):
     assert_same(layer, torch.randn(6, 2, inputs, dtype=dtype), random_state(layer, 2, dtype))
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", list(CELLS)[::3])
 def test_a_stretch_of_inputs_is_as_many_steps(name):
     """In one call, in two, and between single steps; with lanes over features and, for many samples, over them."""
-    place = list(CELLS).index(name)
+    place = list(CELLS).index(name) // 3
     dtype, inputs = (torch.float32, torch.float64)[place % 2], (3, 11)[place // 2 % 2]
     layer = hf.Recurrent(built(name, inputs).to(dtype), backend="fused")
     for batch in (1, 3) if place % 3 else (1, 40):

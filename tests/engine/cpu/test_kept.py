@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -26,31 +27,30 @@ def _turned(weight: nn.Parameter) -> None:
 
 CHANGES: dict[str, Callable[[nn.Parameter], object]] = {
     "in place": lambda w: w.data.add_(0.1),
-    "one bit": lambda w: w.data.view(-1)[-1:].view(torch.int64).bitwise_xor_(1 << 51),
-    "the sign of a zero": lambda w: w.data.view(-1)[:1].mul_(0.0).neg_(),
+    "one bit": lambda w: w.data[-1:, -1:].view(torch.int64).bitwise_xor_(1 << 51),
+    "the sign of a zero": lambda w: w.data[:1, :1].mul_(0.0).neg_(),
     "through numpy": lambda w: w.detach().numpy().__iadd__(0.1),
     "other memory": _swapped,
     "another order": _turned,
     "another tensor": lambda w: setattr(w, "data", torch.randn_like(w)),
-    "not a number": lambda w: w.data.view(-1)[:1].fill_(float("nan")),
+    "not a number": lambda w: w.data[:1, :1].fill_(float("nan")),
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("batch", [1, 40])
 @pytest.mark.parametrize("layer", ["RNN", "LSTM", "SGORNN"])
-def test_a_changed_weight_is_seen(layer: str, batch: int, name: str) -> None:
-    torch.manual_seed(0)
+def test_a_changed_weight_is_seen(layer: str, batch: int) -> None:
     net, xs = getattr(hf, layer)(3, 16), torch.randn(5, batch, 3)
     cell = net.cells[0]
-    weights = [w for w in cell.parameters() if w.dim() == 2]
-    with torch.no_grad():
-        for weight in weights:
-            net(xs)
-            net(xs)
-            CHANGES[name](weight)
-            plain, _ = hf.scan(cell, xs, backend="reference")
-            torch.testing.assert_close(net(xs)[0], plain, equal_nan=True)
+    start = copy.deepcopy(cell.state_dict())
+    for name, change in CHANGES.items():
+        for weight in (w for w in cell.parameters() if w.dim() == 2):
+            cell.load_state_dict(start)
+            with torch.no_grad():
+                net(xs)
+                change(weight)
+                plain, _ = hf.scan(cell, xs, backend="reference")
+                torch.testing.assert_close(net(xs)[0], plain, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}")
 
 
 def test_it_is_made_once_while_nothing_changes() -> None:

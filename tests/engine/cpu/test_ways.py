@@ -58,6 +58,31 @@ def test_lanes_over_features_work_for_every_hidden_size(hidden, by_features):
     assert not any(plan.refused for plan in by_features)
 
 
+@pytest.mark.parametrize("name", list(CELLS)[::2])
+def test_a_wide_input_projected_inside_the_loop_equals_the_plain_loop(name):
+    """For every second cell, values and all gradients; with lengths, backwards, without a gradient of x."""
+    place = list(CELLS).index(name) // 2
+    dtype = (torch.float64, torch.float32)[place % 2]
+    cell, batch = built(name, 21).to(dtype), 8 * torch.get_num_threads() + 3
+    assert ways.widest_input(cell, batch, gradient=True) == ways.widest_input(cell, batch, gradient=False) == 21
+    xs = torch.randn(4, batch, 21, dtype=dtype, requires_grad=place % 3 > 0)
+    lengths = torch.randint(0, 5, (batch,)) if place % 4 == 0 else None
+    assert_same_scan(cell, xs, random_state(cell, batch), lengths=lengths, reverse=place % 5 == 0)
+    with torch.no_grad():
+        one, other = (hf.scan(cell, xs, backend=backend)[0] for backend in ("fused", "reference"))
+    torch.testing.assert_close(one, other, **({"rtol": 1e-4, "atol": 1e-5} if place % 2 else {}))
+
+
+def test_an_input_is_projected_before_the_loop_where_its_weights_are_far_from_the_samples(monkeypatch):
+    """The weights of 40 inputs to 4 · 100 units are 64,000 bytes; four samples of a thread for each 16 KiB of them."""
+    cell, threads = hf.LSTMCell(40, 100).float(), torch.get_num_threads()
+    monkeypatch.setattr(ways, "second_cache", lambda: 16 << 10)
+    batches = [1, 8 * threads - 1, 8 * threads, 15 * threads, 16 * threads, 1000]
+    assert [ways.widest_input(cell, batch, gradient=False) for batch in batches] == [8, 8, 8, 8, 40, 40]
+    assert [ways.widest_input(cell, batch, gradient=True) for batch in batches] == [0, 0, 8, 8, 40, 40]
+    assert ways.widest_input(hf.LSTMCell(8, 100).float(), 8 * threads, gradient=True) == 8
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_team_of_any_size_computes_the_same(dtype, monkeypatch):
     """Also one with more threads than panels; repeated, since workers that do not wait would differ now and then."""

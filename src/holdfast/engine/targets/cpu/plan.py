@@ -43,7 +43,7 @@ __all__ = [
     "unfold",
 ]
 
-FOLDED = 8  # inputs of at most this many features are projected inside the loop
+FEW = 8  # inputs of at most so many features are projected inside any loop
 AGAIN = 256  # scans after which a step is recorded again
 MOST = 32  # plans of one cell that are kept
 RECENT = 4  # settings of a cell that are remembered
@@ -182,13 +182,13 @@ def plan_for(
     gradient: bool,
     batch: int | None = None,
     kind: type[_P] = Plan,
-    fold: bool = True,
+    widest: int = FEW,
 ) -> _P:
     """The plan of this cell as it is now, for this batch size; ``Unsupported`` with the reason if there is none.
 
-    ``kind``: the target's plans. ``fold``: whether a narrow input may be projected inside the loop.
+    ``kind``: the target's plans. ``widest``: the widest input that may be projected inside the loop.
     """
-    example = cell.example_weight()
+    example, fold = cell.example_weight(), cell.input_size <= widest
     with _lock:
         plans = _plans_of(cell)
         kinds = tuple((w.shape, w.dtype, w.requires_grad) for w in weights)
@@ -264,7 +264,7 @@ def _made(
         if weight.is_floating_point() and weight.dtype != dtype:
             return f"it mixes {dtype} with {weight.dtype}"
     reason = ""
-    for fold in folds if cell.input_size <= FOLDED else (False,):
+    for fold in folds:
         try:
             with torch.no_grad(), random_state_kept():
                 row = torch.zeros(1, cell.input_size, dtype=dtype, device=device)

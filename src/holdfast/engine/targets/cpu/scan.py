@@ -22,9 +22,9 @@ from holdfast.engine.targets.cpu import trial
 from holdfast.engine.targets.cpu.call import Call, FusedScan
 from holdfast.engine.targets.cpu.feature_call import FeatureCall
 from holdfast.engine.targets.cpu.pack import Tensors
-from holdfast.engine.targets.cpu.plan import failure, plan_for, refuse, unfold
+from holdfast.engine.targets.cpu.plan import FEW, failure, plan_for, refuse, unfold
 from holdfast.engine.targets.cpu.shape import FeatureShape
-from holdfast.engine.targets.cpu.ways import folds, way_for
+from holdfast.engine.targets.cpu.ways import way_for, widest_input
 from holdfast.types import State
 
 __all__ = ["scan_fused"]
@@ -58,11 +58,11 @@ def scan_fused(
     """
     gradient = torch.is_grad_enabled()
     gradient = gradient and any(t.requires_grad for t in (xs, *state, *weights, *cell.parameters()))
-    fold = not gradient or (
-        (bool(target) or folds(xs.shape[1], xs.dtype)) and all(t.is_leaf for t in cell.parameters())
-    )
+    widest = FEW if target else widest_input(cell, xs.shape[1], gradient=gradient)
+    if gradient and not all(t.is_leaf for t in cell.parameters()):  # Note [Borrowed parameters]
+        widest = 0
     while True:
-        options: Any = {"gradient": gradient, "batch": xs.shape[1], "kind": (target or Call).plans, "fold": fold}
+        options: Any = {"gradient": gradient, "batch": xs.shape[1], "kind": (target or Call).plans, "widest": widest}
         plan = plan_for(cell, weights, **options)
         shape: Any = (target.shape_for if target else way_for)(plan, xs.shape[1], lengths)
         kind = target or (FeatureCall if isinstance(shape, FeatureShape) else Call)

@@ -19,14 +19,15 @@ from holdfast.cells import Cell
 from holdfast.engine.program.render import render
 from holdfast.engine.program.tiles import Product, Rotate, RotateBack, reachable
 from holdfast.engine.targets.cpu.machine import registers, second_cache
-from holdfast.engine.targets.cpu.plan import Plan, plan_for
+from holdfast.engine.targets.cpu.plan import FEW, Plan, plan_for
 from holdfast.engine.targets.cpu.shape import FeatureShape, Shape
 from holdfast.engine.targets.cpu.team import team_size, worker_count
 from holdfast.engine.targets.cpu.vec import WIDTH
 
-__all__ = ["by_features", "by_samples", "described", "folds", "fused_source", "way_for"]
+__all__ = ["by_features", "by_samples", "described", "fused_source", "way_for", "widest_input"]
 
 ALONE = 1 << 15  # entries of weights, times √batch, up to which one thread does not wait for others
+FOLDED = 4  # samples of a thread for each time that the weights of its input fill the second cache
 LARGE = 4  # times the second cache: weights that are better divided between threads
 ROWS = 6  # samples of a product that are summed together, at most
 
@@ -51,11 +52,20 @@ def described(plan: Plan, batch: int) -> str:
     return text if refused is None else f"{text}; lanes over features were refused: {refused}"
 
 
-def folds(batch: int, dtype: torch.dtype) -> bool:
-    """Whether a narrow input is projected inside the loop of a scan with gradients: with lanes over features, the
-    gradient of its weights is cheaper as one product after the loop.
+def widest_input(cell: Cell, batch: int, *, gradient: bool) -> int:
+    """The widest input that is projected inside the loop of a scan; a wider one is projected before it, in one product.
+
+    With lanes over samples the product inside is as fast as the one before, and nothing has to be written and read
+    again between them, while the weights of the input stay near: all samples of a thread use them at every step. With
+    lanes over features, few samples do, and the gradient of a narrow input's weights is cheaper as one product too.
     """
-    return batch >= WIDTH.get(dtype, 8) * torch.get_num_threads()
+    dtype, threads = cell.example_weight().dtype, torch.get_num_threads()
+    if batch < WIDTH.get(dtype, 8) * threads:
+        return 0 if gradient else FEW
+    if cell.input_size <= FEW:
+        return FEW
+    weights = sum(w.nbytes for w in cell.parameters() if cell.input_size in w.shape)
+    return cell.input_size if FOLDED * weights * threads < second_cache() * batch else FEW
 
 
 def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
@@ -100,9 +110,9 @@ def _products(plan: Plan) -> list[int]:
 
 def fused_source(cell: Cell, batch: int | None = None) -> str:
     """Both directions of a cell's step as text; see ``holdfast.fused_source``."""
-    fold = batch is None or folds(batch, cell.example_weight().dtype)
+    widest = FEW if batch is None else widest_input(cell, batch, gradient=True)
     with torch.enable_grad():
-        plan = plan_for(cell, tuple(cell.weights()), gradient=True, fold=fold)
+        plan = plan_for(cell, tuple(cell.weights()), gradient=True, widest=widest)
     source_grad, shape = not plan.fold, Shape(plan.dtype, 32, masked=False)
     forward, backward = plan.forward(source_grad), plan.backward(source_grad, shape)
     text = f"{render(forward, 'forward')}\n\n\n{render(backward, 'backward')}"
