@@ -65,7 +65,7 @@ def widest_input(cell: Cell, batch: int, *, gradient: bool) -> int:
     if cell.input_size <= FEW:
         return FEW
     weights = sum(w.nbytes for w in cell.parameters() if cell.input_size in w.shape)
-    return cell.input_size if FOLDED * weights * threads < second_cache() * batch else FEW
+    return cell.input_size if FOLDED * weights * threads <= second_cache() * batch else FEW
 
 
 def by_samples(plan: Plan, batch: int, lengths: Tensor | None) -> Shape:
