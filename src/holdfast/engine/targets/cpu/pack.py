@@ -93,25 +93,29 @@ class Arguments:
 
     def sums(self, schedule: Schedule) -> dict[int, Tensor]:
         """Zeros for each sum inside the loop: (worker, shape of the sum, vector); a matrix for a wide outer product."""
-        made, width = dict[int, Tensor](), self.shape.width
+        sizes, width = dict[int, tuple[int, ...]](), self.shape.width
         for i, reduction in enumerate(schedule.program.reductions):
             if reduction in schedule.products:
                 continue
             match reduction:
                 case tiles.RowSum(tile=tile):
-                    size: tuple[int, ...] = (tile.features, width)
+                    sizes[i] = (tile.features, width)
                 case tiles.Outer() if narrow_side(reduction) is None:
-                    size = self.shape.outer_size(reduction)
+                    sizes[i] = self.shape.outer_size(reduction)
                 case tiles.Outer():
-                    size = (*(side.features for side in sides(reduction)), width)
+                    sizes[i] = (*(side.features for side in sides(reduction)), width)
                 case tiles.AngleSum(source=source):
-                    size = (*source.angles.shape, width)
-            # whole cache lines for each worker, so that threads do not write to the same one
-            count = math.ceil(math.prod(size) / 16) * 16
-            flat = torch.zeros(self.workers * count + 16, dtype=self.shape.dtype)
-            flat = flat[-flat.data_ptr() % 64 // flat.element_size() :]
-            made[i] = flat[: self.workers * count].view(self.workers, count)[:, : math.prod(size)].unflatten(1, size)
-            self.pointer(Role.SUM, i, flat, per_worker=count)
+                    sizes[i] = (*source.angles.shape, width)
+        # whole cache lines for each worker, so that threads do not write to the same one
+        counts = {i: math.ceil(math.prod(size) / 16) * 16 for i, size in sizes.items()}
+        flat = torch.zeros(self.workers * sum(counts.values()) + 16, dtype=self.shape.dtype)
+        start, item, made = -flat.data_ptr() % 64 // flat.element_size(), flat.element_size(), dict[int, Tensor]()
+        self._held.append(flat)
+        for i, size in sizes.items():
+            strides = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+            made[i] = flat.as_strided((self.workers, *size), (counts[i], *strides), start)
+            self._values[Argument(Role.SUM, i)] = (flat.data_ptr() + start * item, 0, item * counts[i])
+            start += self.workers * counts[i]
         return made
 
     def run(self, kernel: Kernel) -> None:

@@ -45,18 +45,17 @@ def panels(matrix: Tensor, height: int, *, narrow_last: bool = False) -> Tensor:
     if 1 not in matrix.stride():
         matrix = matrix.contiguous()
     if whole:
-        _fill(matrix, flat, height, whole)
-    if rest and wide == rest:
-        _fill(matrix[:, whole * height :], flat[whole * height * depth :], rest, 1)
-    elif rest:
-        last = flat[whole * height * depth :].view(depth, wide)
-        last[:, rest:] = 0
-        last[:, :rest] = matrix[:, whole * height :]
+        _fill(matrix, flat, height, height, whole)
+    if rest:
+        last = flat[whole * height * depth :]
+        if rest < wide:
+            last.zero_()
+        _fill(matrix[:, whole * height :], last, rest, wide, 1)
     return flat
 
 
-def _fill(matrix: Tensor, flat: Tensor, height: int, count: int) -> None:
-    """The first ``count`` panels, all of them whole."""
+def _fill(matrix: Tensor, flat: Tensor, features: int, height: int, count: int) -> None:
+    """``count`` panels of ``height`` rows, from as many times ``features`` of the matrix."""
     depth, turned = matrix.shape[0], matrix.stride(0) == 1
     done = depth // WIDTH[matrix.dtype] * WIDTH[matrix.dtype] if turned else depth
     if done:
@@ -64,23 +63,23 @@ def _fill(matrix: Tensor, flat: Tensor, height: int, count: int) -> None:
         start = matrix.data_ptr(), flat.data_ptr(), depth, done, matrix.stride(1 if turned else 0)
         ends = [count * i // workers for i in range(workers + 1)]
         table = np.array([[*start, first, last] for first, last in itertools.pairwise(ends)], dtype=np.int64)
-        _kernel(matrix.dtype, height, turned)(table, workers)
+        _kernel(matrix.dtype, features, height, turned)(table, workers)
     if done < depth:
-        rows = matrix[done:, : count * height].unflatten(1, (count, height))
-        flat[: count * height * depth].view(count, depth, height)[:, done:] = rows.transpose(0, 1)
+        rows = matrix[done:, : count * features].unflatten(1, (count, features))
+        flat[: count * height * depth].view(count, depth, height)[:, done:, :features] = rows.transpose(0, 1)
 
 
 @functools.cache
-def _kernel(dtype: torch.dtype, height: int, turned: bool) -> Compiled:
-    """Whole panels from the first to the last: of a matrix whose features lie apart (``turned``), or side by side."""
+def _kernel(dtype: torch.dtype, features: int, height: int, turned: bool) -> Compiled:
+    """Panels from the first to the last: of a matrix whose features lie apart (``turned``), or side by side."""
     k = Builder("panels", dtype, align=dtype.itemsize)
     source, target = (k.argument(i, is_number=False) for i in range(2))
     depth, done, stride, first, last = (k.argument(i, is_number=True) for i in range(2, 7))
 
     def panel(begin: Value, end: Value, p: Value, _: list[Value]) -> None:
         start = k.at(target, k.mul(k.mul(p, height), depth))
-        for column in range(0, height, k.width):
-            count, feature = min(k.width, height - column), k.add(k.mul(p, height), column)
+        for column in range(0, features, k.width):
+            count, feature = min(k.width, features - column), k.add(k.mul(p, features), column)
             rows = functools.partial(_rows, k, source, start, stride, feature, column, count, height, turned)
             k.count(begin, end, k.width if turned else 1, rows)
 
