@@ -132,10 +132,8 @@ def _grid(report: Any) -> Figure:
         shown = axes.imshow(logs, cmap="PuOr_r", vmin=-3, vmax=3, aspect="auto")
         for i, row in enumerate(ratios):
             for j, ratio in enumerate(row):
-                light = abs(logs[i][j]) > 1.8
-                axes.text(
-                    j, i, f"{ratio:.2f}", ha="center", va="center", fontsize=7, color="white" if light else "black"
-                )
+                colour = "white" if abs(logs[i][j]) > 1.8 else "black"
+                axes.text(j, i, f"{ratio:.2f}", ha="center", va="center", fontsize=7, color=colour)
         labels = [f"{row['cell']}, B = {row['B']}" for row in rows] if number == 0 else [""] * len(rows)
         axes.set_yticks(range(len(rows)), labels, fontsize=8)
         axes.set_xticks(range(len(sizes)), [size[2:] for size in sizes], fontsize=8)

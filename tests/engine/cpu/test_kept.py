@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast as hf
+from holdfast.engine.targets.cpu import call
 from holdfast.engine.targets.cpu import kept as kept_file
 from holdfast.engine.targets.cpu.kept import Kept
 
@@ -65,6 +66,16 @@ def test_it_is_made_once_while_nothing_changes() -> None:
         net(xs)
         (second,) = plan.kept.values()
         assert second is not first
+
+
+def test_few_layouts_are_kept() -> None:
+    net = hf.RNN(3, 16)
+    with torch.no_grad():
+        for batch in (1, 2, 3, 5, 8, 16, 40, 1):
+            xs = torch.randn(4, batch, 3)
+            torch.testing.assert_close(net(xs)[0], hf.scan(net.cells[0], xs, backend="reference")[0])
+    plans = list(net.cells[0]._fused_plans.known.values())  # type: ignore[union-attr]
+    assert 1 <= max(len(plan.kept) for plan in plans) <= call.SHAPES
 
 
 def test_what_is_large_or_has_gaps_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,9 @@ from holdfast.types import State
 __all__ = ["Call", "FusedScan"]
 
 
+SHAPES = 2  # layouts of a plan's weights that are kept
+
+
 class FusedScan(torch.autograd.Function):
     """The compiled scan as one node of autograd."""
 
@@ -131,6 +134,9 @@ class Call:
             if kept is None:
                 values, self.packed = make(given)
                 return values
+            self.plan.kept.pop(key, None)
+            while len(self.plan.kept) >= SHAPES:
+                del self.plan.kept[next(iter(self.plan.kept))]
             self.plan.kept[key] = kept
         self.packed = kept.packed
         return kept.values

@@ -2,7 +2,7 @@
 
     panels(matrix, height)  →  (panel, k, feature): ``height`` features to a panel
 
-A scan packs its weights at every call, since they may have changed in ways that leave no trace. For large states that
+A scan with gradients packs its weights at every call, since they have changed (kept.py: without). For large states that
 is a matter of milliseconds, and PyTorch's copies of strided tensors would take ten times as long.
 """
 
