@@ -138,7 +138,10 @@ FUSED = {
     "complex from parts": lambda c, d, h, u, b: torch.cat(
         [
             (
-                z := torch.complex(h[:, :3], d[:, 3:]).conj() * 1j * torch.exp(torch.complex(d[:, :3], h[:, 3:])) / 4
+                z := torch.complex(h[:, :3], d[:, 3:]).conj()
+                * 1j
+                * torch.exp(torch.complex(d[:, :3], h[:, 3:]) / 4)
+                / 4
             ).real,
             z.imag,
         ],
