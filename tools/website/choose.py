@@ -38,7 +38,8 @@ LAYERS = {
     "RRNNGRU": ("rrnn-gru", None),
 }
 SEARCHED = {"RRNN", "RRNNGRU"}  # inputs as wide as the state
-FAR = ("ScoRNN", "VPRNN", "GRU", "LSTM", "SGORNN")  # shown beside memories of hundreds of steps
+FEW = ("MinGRU", "GRU", "LEM", "LSTM", "SGORNN")  # shown beside a memory of few numbers over hundreds of steps
+FAR = ("ScoRNN", "VPRNN", "GRU", "LSTM", "SGORNN")  # beside a memory of all inputs
 SCORE = "score ± deviation (seeds)"
 
 
@@ -153,7 +154,15 @@ def _long(it: Measured) -> str:
             told("HAR", "HAR, accuracy", ("GRU", "LSTM", "SGORNN")),
         ],
         [
-            "hundreds",
+            "hundreds: a few numbers among many, as in a sum",
+            "`MinGRU` or `GRU`",
+            "a gate lets the few in and keeps the others out; `MinGRU` also computes all steps at once",
+            told("Addition, T = 200", "addition, T = 200, error", FEW)
+            + "<br>"
+            + told("Addition, T = 1,000", "addition, T = 1,000, 1,500 updates", FEW),
+        ],
+        [
+            "hundreds: every input, in its order",
             "`ScoRNN` or `VPRNN`",
             "orthogonal matrices keep what they saw; compare a gated cell: "
             "`holdfast train --cell scornn --cell vprnn --cell gru`",
@@ -190,6 +199,7 @@ def _all(it: Measured) -> str:
     scan, compared = it.report("scan"), it.report("cells")
     tasks = {
         "Addition, T = 200": "addition, T = 200, error",
+        "Addition, T = 1,000": "addition, T = 1,000, error",
         "Copying": "copying, loss",
         "Permuted MNIST": "permuted MNIST, accuracy",
         "HAR": "HAR, accuracy",
