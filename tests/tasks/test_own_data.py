@@ -705,6 +705,13 @@ words = st.sampled_from(
 )
 
 
+def test_text_alone_has_no_next_step(tmp_path):
+    path = tmp_path / "moods.csv"
+    path.write_text("a\ninf\ninf\ninf\nup\n")
+    with pytest.raises(DataError, match=r"has no column of numbers whose next step could be predicted: 'a' is text"):
+        OwnData(path, validation=0, test=0).load()
+
+
 @given(
     header=st.lists(st.sampled_from(["id", "time", "a", "b", "label", "y", "", "é"]), min_size=1, max_size=5),
     rows=st.lists(st.lists(words, min_size=1, max_size=5), max_size=12),

@@ -344,6 +344,11 @@ class OwnData:
     def _kind(self, columns: Columns, flat: Flat, path: Path) -> tuple[Kind, tuple[str, ...], str]:
         """The kind of task, the classes if it has some, and a sentence that says so."""
         if not columns.target:
+            if not columns.features:
+                raise DataError(
+                    f"{path} has no column of numbers whose next step could be predicted: {_listed(columns.text)} is "
+                    "text. Name a target, target='NAME', or add a column of numbers."
+                )
             return "next-step", (), "Target: the next step of every input (next-step prediction)."
         names, first = _listed(columns.target), flat.targets[0] if flat.tags is None else flat.tags
         if flat.tags is not None and (self.kind not in ("auto", "tagging") or not _is_class(first)):
