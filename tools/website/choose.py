@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,14 +60,14 @@ class Measured:
         return f"{it.ours.split(' against ')[which]} ({seeds}, [report](../{it.report.as_posix()}))"
 
     def compared(self, task: str, layer: str, column: str = SCORE) -> str:
-        """A cell of the comparison; "" if it was not run there."""
+        """A cell of the comparison, with its seeds if they are not three; "" if it was not run there."""
         report = self.report("cells")
         heading = next((it for it in report.sections if it.startswith(task)), None)
         try:
             found = report.cell(heading, LAYERS[layer][0], column) if heading else ""
         except StopIteration:
             return ""
-        return re.sub(r" \((\d)\)$", "", found)
+        return found.removesuffix(" (3)").replace("(1)", "(1 seed)").replace("(2)", "(2 seeds)")
 
 
 def choose_page(it: Measured) -> str:
@@ -214,8 +213,8 @@ def _all(it: Measured) -> str:
     note = (
         "Speed: forward and backward, T = 500, B = 64, H = 128, as a share of `torch.nn.LSTM`'s time, from the [scan "
         f"benchmark](../{scan.path.as_posix()}). Scores: models of about 5,000 parameters with the settings that a "
-        f"cell starts with, three seeds, from the [comparison](../{compared.path.as_posix()}), which has updates to "
-        "solve a task, time and memory too ([all of it](comparison.md)). A constant answer has an error of 0.167 on "
+        "cell starts with, three seeds where no other number stands, from the "
+        f"[comparison](../{compared.path.as_posix()}), which has updates to solve a task, time and memory too ([all of it](comparison.md)). A constant answer has an error of 0.167 on "
         "the addition problem. [Results](results.md) has the claims of the studies, [speed](speed.md) all benchmarks."
     )
     return (
