@@ -214,8 +214,9 @@ def _all(it: Measured) -> str:
         "Speed: forward and backward, T = 500, B = 64, H = 128, as a share of `torch.nn.LSTM`'s time, from the [scan "
         f"benchmark](../{scan.path.as_posix()}). Scores: models of about 5,000 parameters with the settings that a "
         "cell starts with, three seeds where no other number stands, from the "
-        f"[comparison](../{compared.path.as_posix()}), which has updates to solve a task, time and memory too ([all of it](comparison.md)). A constant answer has an error of 0.167 on "
-        "the addition problem. [Results](results.md) has the claims of the studies, [speed](speed.md) all benchmarks."
+        f"[comparison](../{compared.path.as_posix()}), which has updates to solve a task, time and memory too ([all of "
+        "it](comparison.md)). A constant answer has an error of 0.167 on the addition problem. [Results](results.md) "
+        "has the claims of the studies, [speed](speed.md) all benchmarks."
     )
     return (
         it.table(["layer", "parameters, 2 inputs, H = 128", "forward + backward", *tasks.values()], rows)
