@@ -45,11 +45,14 @@ def _assert_same(run, frame, columns):
     """For the sequences of a table, side by side and one alone: each answer is that of the run for the steps so far."""
     cases = frame["id"].nunique()
     stream, single = run.stream(batch=cases), run.stream()
+    heres, steps = [], []
     for t in range(STEPS):
         so_far = frame.groupby("id").head(t + 1)
         here = so_far.groupby("id").tail(1)[columns].to_dict("records")
         expected = run.predict(so_far.drop(columns="y", errors="ignore"))
         answers, alone = stream.step(here), single.step(here[0])
+        heres.append(here)
+        steps.append(answers)
         if expected.dtype.kind == "f":
             np.testing.assert_allclose(answers, expected, rtol=1e-4)
             np.testing.assert_allclose(alone, expected[0], rtol=1e-4)
@@ -57,6 +60,18 @@ def _assert_same(run, frame, columns):
             assert answers.tolist() == expected.tolist()
             assert alone == expected[0]
             np.testing.assert_allclose(stream.probabilities, run.predict_proba(so_far), rtol=1e-4)
+    pieces, alone = run.stream(batch=cases), run.stream().run([here[0] for here in heres])
+    found = np.concatenate([pieces.run(heres[:2]), pieces.run(heres[2:])])
+    assert alone.shape == found[:, 0].shape
+    assert pieces.run([]).shape == (0, *found.shape[1:])
+    if found.dtype.kind == "f":
+        np.testing.assert_allclose(found, steps, rtol=1e-4)
+        np.testing.assert_allclose(alone, found[:, 0], rtol=1e-4)
+    else:
+        assert found.tolist() == np.stack(steps).tolist()
+        assert alone.tolist() == found[:, 0].tolist()
+        np.testing.assert_allclose(pieces.probabilities, stream.probabilities, rtol=1e-4)
+    np.testing.assert_allclose(pieces.state["last"], stream.state["last"])
     return stream
 
 
@@ -93,7 +108,7 @@ def test_numbers_in_their_own_units(tmp_path):
     one, rows = run.stream(), run.stream(batch=2)
     assert isinstance(one.step([4.0, 90.0]), float)
     np.testing.assert_allclose(
-        rows.step(np.array([[4.0, 90.0], [1.0, 2.0]]))[0], one.run.predict([[[4.0, 90.0]]])[0], rtol=1e-4
+        rows.step(np.array([[4.0, 90.0], [1.0, 2.0]]))[0], one.trained.predict([[[4.0, 90.0]]])[0], rtol=1e-4
     )
     with pytest.raises(ConfigError, match="probabilities are of classes"):
         _ = stream.probabilities
@@ -103,6 +118,11 @@ def test_numbers_in_their_own_units(tmp_path):
         one.step([1e300, 1.0])
     with pytest.raises(DataError, match=r"A step holds numbers, or is a dict"):
         one.step("a")
+    before = one.state
+    for bad, message in [(np.nan, "no number for 'a'"), (1e300, r"too large for torch.float32, got \[1e\+300, 1.0\]")]:
+        with pytest.raises(DataError, match=message):
+            one.run([[4.0, 90.0], [bad, 1.0]])
+    torch.testing.assert_close(one.state, before, rtol=0, atol=0)  # nothing of a piece with a bad step is taken
 
 
 def test_a_run_without_data_of_its_own_streams_its_task(tmp_path):

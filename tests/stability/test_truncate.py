@@ -193,8 +193,15 @@ def test_a_stream_gives_what_the_windows_give(layers):
     torch.testing.assert_close([stream.step(x) for x in xs[7:]], rest)
     with pytest.raises(ShapeError, match=r"state of at most 5 inputs"):
         stream.state = xs[:6]
+    stream.reset()
+    pieces = torch.cat([stream.run(xs[:4]), stream.run(xs[4:4]), stream.run(xs[4:])])
+    torch.testing.assert_close(pieces, expected)
     single = truncate(layer, 5).stream()
     assert single(xs[0, 0]).shape == (4,)
+    single.reset()
+    torch.testing.assert_close(single.run(xs[:, 0]), expected[:, 0])
+    with pytest.raises(SettingError, match=r"batch of 2, got 3"):
+        stream.run(torch.zeros(4, 3, 2))
     with pytest.raises(ShapeError, match=r"TruncatedStream expects x of shape \(2, 2\)"):
         stream(torch.zeros(2, 3))
     with pytest.raises(SettingError, match=r"batch of 2, got 3"):

@@ -20,6 +20,13 @@ def assert_same(model, inputs):
             torch.testing.assert_close(stream.step(x), answer[-1] if model.every_step else answer)
             if isinstance(model.rnn, hf.Recurrent):
                 torch.testing.assert_close(stream.state, state)
+        pieces, steps = model.stream(batch), model.stream(batch)
+        found = torch.cat([pieces.run(inputs[:2]), pieces.run(inputs[2:2]), pieces.run(inputs[2:])])
+        torch.testing.assert_close(found, torch.stack([steps.step(x) for x in inputs]))
+        torch.testing.assert_close(pieces.state, steps.state)
+        if batch > 1:
+            alone = model.stream().run(inputs[:, 0])
+            torch.testing.assert_close(alone, found[:, 0])
     return stream
 
 
@@ -45,6 +52,16 @@ def test_tokens_are_embedded():
     ]:
         with pytest.raises(error, match=message):
             stream.step(x)
+    before = stream.state
+    for xs, error, message in [
+        (torch.rand(3, 2), DTypeError, "whole numbers, got torch.float64"),
+        (torch.tensor([1, 2]), ShapeError, r"shape \(time, 2\), got \(2,\)"),
+        (torch.tensor(1), ShapeError, r"shape \(time, 2\), got \(\)"),
+        (torch.tensor([[1, 2], [1, -1]]), SettingError, "from 0 to 6, got -1 to 2"),
+    ]:
+        with pytest.raises(error, match=message):
+            stream.run(xs)
+    torch.testing.assert_close(stream.state, before, rtol=0, atol=0)
     single = model.stream()
     with torch.no_grad():
         torch.testing.assert_close(single.step(tokens[0, 0]), model(tokens[:1, :1])[0][0, 0])

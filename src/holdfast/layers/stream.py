@@ -52,6 +52,10 @@ class Stream(abc.ABC):
         """The answer after one more input per sequence."""
 
     @abc.abstractmethod
+    def run(self, xs: Any) -> Any:
+        """The answers after each of several inputs per sequence, time first, as ``step`` gives them one by one."""
+
+    @abc.abstractmethod
     def reset(self, *, weights: bool = False) -> None:
         """Start anew: the next input is the first. With ``weights``, from the model's weights as they are now."""
 

@@ -24,7 +24,7 @@ class RunStream(Stream):
     Law: the prediction at step t is ``run.predict`` of the first t steps.
 
     Args:
-        run: trained with ``--data``.
+        run: trained with ``--data``; ``trained`` is it.
         batch: how many sequences run in parallel.
 
     Example:
@@ -47,7 +47,7 @@ class RunStream(Stream):
     """
 
     def __init__(self, run: Run, batch: int = 1):
-        self.run, self.batch = run, positive_size("Run.stream", "batch", batch)
+        self.trained, self.batch = run, positive_size("Run.stream", "batch", batch)
         model = run.stepwise("A stream")
         self._model, self._steps = model.stream(batch), Steps(run.preparation, batch)
         self._dtype = model.readout.weight.dtype
@@ -63,27 +63,58 @@ class RunStream(Stream):
         Returns:
             As ``Run.predict``, one per sequence; for a step without a batch that one prediction alone.
         """
-        preparation, before = self.run.preparation, self._steps.last
-        inputs = torch.from_numpy(self._steps(x)).to(self._dtype)
-        if not torch.isfinite(inputs).all():
-            self._steps.last = before
-            raise DataError(
-                f"A step holds a number that is too large for {self._dtype}, got {x!r}; rescale the column."
-            )
-        self.outputs = self._model.step(inputs)
-        answers = np.asarray(preparation.answers(self.outputs))
-        if preparation.kind == "regression" and answers.shape[1] == 1:
-            answers = answers[:, 0]
+        self.outputs = self._model.step(self._inputs([x])[0])
+        answers = self._answers(self.outputs)
         if not self._steps.is_single(x):
             return answers
         return answers[0].item() if answers.ndim == 1 else answers[0]
 
+    def run(self, xs: Any) -> np.ndarray:
+        """The predictions after each of several steps, as ``step`` gives them one by one, in one call.
+
+        Args:
+            xs: the steps in their order, each as ``step`` takes it: a list, or an array (time, batch, channels).
+
+        Returns:
+            (time, batch), or (time,) for steps without a batch; several targets come last.
+        """
+        inputs = self._inputs(xs)
+        outputs = self._model.run(inputs)  # (time, batch, outputs)
+        if len(inputs):
+            self.outputs = outputs[-1]
+        answers = self._answers(outputs)
+        return answers[:, 0] if len(inputs) and self._steps.is_single(xs[0]) else answers
+
+    def _inputs(self, xs: Any) -> Tensor:
+        """(time, batch, inputs). Steps that cannot be taken leave the stream as it was."""
+        before = self._steps.last
+        try:
+            rows = [self._steps(x) for x in xs]
+            inputs = torch.from_numpy(np.stack(rows) if rows else self._steps.none()).to(self._dtype)
+            if not torch.isfinite(inputs).all():
+                wrong = int((~torch.isfinite(inputs)).flatten(1).any(dim=1).int().argmax())
+                raise DataError(
+                    f"A step holds a number that is too large for {self._dtype}, got {xs[wrong]!r}; rescale the column."
+                )
+        except Exception:
+            self._steps.last = before
+            raise
+        return inputs
+
+    def _answers(self, outputs: Tensor) -> np.ndarray:
+        """(..., batch), or (..., batch, targets) where there are several."""
+        preparation = self.trained.preparation
+        answers = np.asarray(preparation.answers(outputs))
+        if preparation.classes:
+            return answers.reshape(outputs.shape[:-1])
+        return answers[..., 0] if preparation.kind == "regression" and answers.shape[-1] == 1 else answers
+
     @property
     def probabilities(self) -> np.ndarray:
         """(batch, classes): of ``run.preparation.classes``, after the last step."""
-        if not self.run.preparation.classes:
-            kind = self.run.preparation.kind
-            raise ConfigError(f"{self.run.folder} was trained for {kind}; probabilities are of classes.")
+        if not self.trained.preparation.classes:
+            kind = self.trained.preparation.kind
+            raise ConfigError(f"{self.trained.folder} was trained for {kind}; probabilities are of classes.")
         if self.outputs is None:
             raise SettingError("Probabilities are those of the last step, and there has been none; call step first.")
         return torch.softmax(self.outputs.double(), dim=1).numpy()

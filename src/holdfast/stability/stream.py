@@ -87,5 +87,17 @@ class TruncatedStream(Stream):
         output = layer.through_layers(window, layer.initial_state(self.batch, window), need_output=False)[1][0][-1]
         return output.squeeze(0) if x.dim() == 1 else output
 
+    def run(self, xs: Tensor) -> Tensor:
+        """The outputs (time, batch, hidden) after each of the inputs (time, batch, input), as ``step`` gives them;
+        (time, hidden) for (time, input) if batch is 1.
+        """
+        alone = isinstance(xs, Tensor) and xs.dim() == 2 and self.batch == 1
+        rows = xs.unsqueeze(1) if alone else xs
+        self._layer.cells[0].check_input(rows, ("time", str(self.batch), "input_size"), "TruncatedStream")
+        outputs = [self.step(x) for x in rows]
+        size = self.batch, self._layer.hidden_size
+        output = torch.stack(outputs) if outputs else rows.new_empty((0, *size))
+        return output.squeeze(1) if alone else output
+
     def _window(self) -> Tensor:
         return self.ring[: self.seen] if self.seen < self.k else self.ring.roll(-(self.seen % self.k), 0)

@@ -46,6 +46,10 @@ class Steps:
         """Begin new sequences: nothing has been seen."""
         self.last = np.full((self.batch, len(self._mean)), np.nan)  # the last numbers, for impute="last"
 
+    def none(self) -> np.ndarray:
+        """(0, batch, inputs): no steps."""
+        return np.empty((0, self.batch, len(self._mean) + len(self._masked)))
+
     def is_single(self, x: Any) -> bool:
         """Whether ``x`` is a step of one sequence, without a batch around it."""
         return self.batch == 1 and (isinstance(x, Mapping) or np.ndim(x) == 0 or (np.ndim(x) == 1 and not _tables(x)))

@@ -65,22 +65,37 @@ class ModelStream(Stream):
     def step(self, x: Tensor) -> Tensor:
         """The answer after one more input, or token, per sequence."""
         inputs = x if self._table is None else self._embedded(x)
-        output = self.rnn.step(inputs)
-        if self.model.direct:
-            output = torch.cat((output, inputs.detach()), dim=-1)
-        return self._readout(output)
+        return self._answers(self.rnn.step(inputs), inputs)
 
-    def _embedded(self, x: Any) -> Tensor:
+    def run(self, xs: Tensor) -> Tensor:
+        """The answers (time, batch, outputs) after each of the inputs (time, batch, features), or tokens (time, batch),
+        as ``step`` gives them one by one; without the batch if it is 1 and ``xs`` has none.
+
+        Example:
+            >>> from torch import nn
+            >>> from holdfast import GRU
+            >>> from holdfast.train import SequenceModel
+            >>> model = SequenceModel(GRU(2, 8), nn.Linear(8, 1), every_step=True)
+            >>> stream, xs = model.stream(), torch.randn(5, 2)
+            >>> answers = torch.cat([stream.run(xs[:3]), stream.run(xs[3:])])
+            >>> torch.testing.assert_close(answers, model(xs.unsqueeze(1))[0].squeeze(1).detach())
+        """
+        inputs = xs if self._table is None else self._embedded(xs, "time")
+        return self._answers(self.rnn.run(inputs), inputs)
+
+    def _answers(self, output: Tensor, inputs: Tensor) -> Tensor:
+        return self._readout(torch.cat((output, inputs.detach()), dim=-1) if self.model.direct else output)
+
+    def _embedded(self, x: Any, *before: str) -> Tensor:
         assert self._table is not None
         shapes = [(self.batch,)] + ([()] if self.batch == 1 else [])
         if not isinstance(x, Tensor) or x.is_floating_point() or x.dtype == torch.bool:
             came = x.dtype if isinstance(x, Tensor) else type(x).__name__
             raise DTypeError(f"A stream of tokens expects a tensor of whole numbers, got {came}.")
-        if tuple(x.shape) not in shapes:
-            raise ShapeError(
-                f"A stream of tokens expects x of shape {' or '.join(map(str, shapes))}, got {tuple(x.shape)}."
-            )
-        if x.min() < 0 or x.max() >= len(self._table):
+        if x.dim() < len(before) or tuple(x.shape[len(before) :]) not in shapes:
+            wanted = " or ".join(str((*before, *shape)).replace("'", "") for shape in shapes)
+            raise ShapeError(f"A stream of tokens expects x of shape {wanted}, got {tuple(x.shape)}.")
+        if x.numel() and (x.min() < 0 or x.max() >= len(self._table)):
             raise SettingError(
                 f"A stream of tokens expects numbers from 0 to {len(self._table) - 1}, got {int(x.min())} to "
                 f"{int(x.max())}."
