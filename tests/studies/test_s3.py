@@ -95,12 +95,18 @@ def test_har2_at_paper_scale_is_as_printed():
 
 
 def test_ptb_at_paper_scale_is_as_printed():
-    """§3.3: windows of 300, 256 units and features, dropout of 0.3 on the embedding, 300 epochs."""
+    """§3.3: windows of 300, 256 units and features, dropout of 0.3 on the embedding, 300 epochs. Runs `*-code` have the
+    words and windows of the authors' program.
+    """
     it = study("s3/ptb")
+    assert {run.name for run in it.run if run.name.endswith("-code")} == {
+        f"{cell}-code" for cell in ("vprnn", "sgornn", "fastrnn", "lstm")
+    }
     for run in it.run:
         settings = run_settings(it.table(run, "paper", 0))
-        network = settings.network
-        assert (settings.task.window, settings.task.protocol) == (300, "windows")
+        network, task = settings.network, settings.task
+        words = ("keras", 35) if run.name.endswith("-code") else ("spaces", 300)
+        assert (task.tokeniser, task.window, task.protocol) == (*words, "windows")
         assert (network.hidden_size, network.embedding, network.input_dropout, network.tied) == (256, 256, 0.3, False)
         assert (settings.training.epochs, settings.training.carry_state) == (300, False)
 

@@ -31,6 +31,16 @@ def test_every_line_ends_with_eos_also_the_last_one_without_a_line_end(folder):
     assert text_of(task, "test") == ["is", "a", "rose", "a", "rose", "<eos>"]
 
 
+def test_keras_words_are_lower_case_without_punctuation_and_line_ends(folder):
+    """By hand: every character of Keras' default filters is a space, the apostrophe and other letters are not."""
+    text = "The U.S.-based co. 's $ N <unk> a\\b\n\tdon't café_x 1,000"
+    (folder / "ptb.train.txt").write_text(text)
+    task = PennTreebank(folder=folder, tokeniser="keras").load()
+    expected = ["the", "u", "s", "based", "co", "'s", "n", "unk", "a", "b", "don't", "café", "x", "1", "000"]
+    assert text_of(task, "train") == expected
+    assert task.spec.input_size == len(set(expected)) + 1  # one more for words that only the other splits have
+
+
 def test_a_word_that_is_not_in_the_training_split_is_unk(folder):
     task = PennTreebank(folder=folder).load()
     assert task.vocabulary.tokens == ("a", "rose", "<eos>", "is", "<unk>")
@@ -88,6 +98,7 @@ def test_numbers_of_samples_mean_nothing_in_other_protocols_and_are_refused(fold
         ({"window": 0, "protocol": "samples"}, "at least 1 step"),
         ({"limit": 1}, "at least 2 tokens"),
         ({"size": 1}, "size above 1"),
+        ({"tokeniser": "kera"}, "spaces, keras; got 'kera'"),
     ],
 )
 def test_impossible_options_are_refused(folder, options, message):
@@ -170,3 +181,8 @@ def test_the_real_corpus_has_its_known_counts():
     scored = sum(batch.targets.numel() for batch in task.evaluation("test", 64))
     assert scored == 82_429
     assert int((task.tokens["train"] == 2).sum()) == 42_068  # lines
+    # S3's program counts 9,650 words: the 9,649 that Keras' Tokenizer finds, and its place for padding
+    task = PennTreebank(window=35, protocol="windows", tokeniser="keras").load()
+    assert task.spec.input_size == 9_650
+    assert task.vocabulary.tokens[:4] == ("the", "unk", "n", "of")
+    assert "<unk>" not in task.vocabulary.decode(task.tokens["test"])

@@ -26,14 +26,17 @@ from holdfast.tasks.fetch import Source, read_bytes
 from holdfast.tasks.glove import read_glove
 from holdfast.tasks.vocabulary import END, Vocabulary
 
-__all__ = ["Protocol", "WordText", "contents", "decoded", "first", "language_task", "words"]
+__all__ = ["Protocol", "Tokeniser", "WordText", "contents", "decoded", "first", "keras_words", "language_task", "words"]
 
 Protocol = Literal["stream", "windows", "samples"]
+Tokeniser = Literal["spaces", "keras"]
 
 _PROTOCOLS = ("stream", "windows", "samples")
 _S1_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 # ASCII alone: str.split would also split at the no-break spaces inside tokens
 _WORD = re.compile(r"[^ \t\n\r\f\v]+")
+# the characters that Keras' Tokenizer takes for spaces unless told otherwise; the apostrophe is not among them
+_KERAS_SPACES = str.maketrans(dict.fromkeys('!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\t\n', " "))
 
 
 def contents(source: Source, folder: str | Path | None) -> tuple[bytes, str]:
@@ -69,6 +72,17 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.replace("\n", f" {END} "))
 
 
+def keras_words(text: str) -> list[str]:
+    """The words of a text as Keras' ``Tokenizer`` splits it: lower case, punctuation and line ends as spaces.
+
+    ``<unk>`` becomes ``unk``, and "new-york" two words.
+    """
+    return [word for word in text.lower().translate(_KERAS_SPACES).split(" ") if word]
+
+
+_TOKENISERS = {"spaces": words, "keras": keras_words}
+
+
 @dataclasses.dataclass(frozen=True)
 class WordText:
     """Options of a corpus that is read by word. ``PennTreebank`` explains them."""
@@ -83,6 +97,7 @@ class WordText:
     vectors: str | Path | None = None
     dim: int | None = None
     folder: str | Path | None = None
+    tokeniser: Tokeniser = "spaces"
 
     SOURCES: ClassVar[Mapping[str, Source]]
     WINDOWS: ClassVar[Mapping[str, int]] = {}  # by protocol; else 35
@@ -91,7 +106,10 @@ class WordText:
         return () if self.folder is not None else tuple(self.SOURCES.values())
 
     def load(self) -> Task:
-        texts = {split: words(decoded(*contents(source, self.folder))) for split, source in self.SOURCES.items()}
+        if self.tokeniser not in _TOKENISERS:
+            raise SettingError(f"tokeniser expects one of {', '.join(_TOKENISERS)}; got {self.tokeniser!r}.")
+        split_words = _TOKENISERS[self.tokeniser]
+        texts = {split: split_words(decoded(*contents(source, self.folder))) for split, source in self.SOURCES.items()}
         vocabulary = Vocabulary.of(texts["train"], size=self.size)
         return language_task(
             {split: vocabulary.encode(text[first(self.limit)]) for split, text in texts.items()},

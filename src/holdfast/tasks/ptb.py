@@ -46,6 +46,8 @@ class PennTreebank(WordText):
         dim: length of its vectors, if the file holds several lengths.
         folder: a folder with your own ptb.train.txt, ptb.valid.txt and ptb.test.txt (or .gz), in UTF-8, one sentence
             per line, with spaces between words. Hashes are not checked.
+        tokeniser: "spaces", words as the files have them, with ``<eos>`` at the end of a line; "keras", as Keras'
+            ``Tokenizer`` splits them, which S3's program uses: lower case, no punctuation, no ``<eos>``, 9,650 words.
 
     Example:
         >>> import tempfile
