@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.errors import MissingExtraError
 
-__all__ = ["Line", "draw_lines", "pyplot"]
+__all__ = ["Line", "band", "draw_lines", "pyplot"]
 
 _COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8e5ea2", "#e08e2b", "#4d4d4d", "#17a2a2", "#a0522d")  # apart in grey too
 _STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
@@ -22,7 +22,7 @@ class Line:
     Args:
         label: in the legend.
         xs, ys: its points.
-        spreads: half the height of the band at each point.
+        spreads: half the height of the band at each point. See ``band``.
         crosses: points where runs diverged.
 
     Example:
@@ -65,9 +65,7 @@ def draw_lines(
         style, mark = _STYLES[index // len(_COLOURS) % len(_STYLES)], "o" if len(line.xs) == 1 else None
         axes.plot(line.xs, line.ys, color=colour, label=line.label, linestyle=style, marker=mark, linewidth=1.6)
         if any(spread > 0 for spread in line.spreads):
-            low = [y - spread for y, spread in zip(line.ys, line.spreads, strict=True)]
-            high = [y + spread for y, spread in zip(line.ys, line.spreads, strict=True)]
-            axes.fill_between(line.xs, low, high, color=colour, alpha=0.18, linewidth=0)
+            axes.fill_between(line.xs, *band(line, log=log), color=colour, alpha=0.18, linewidth=0)
         for x, y in line.crosses:
             axes.plot([x], [y], color=colour, marker="x", markersize=8, markeredgewidth=2)
     if baseline is not None:
@@ -86,6 +84,22 @@ def draw_lines(
     picture.savefig(path, dpi=130, metadata={"Software": None})  # no version inside: the same curves give the same file
     plt.close(picture)
     return Path(path)
+
+
+def band(line: Line, *, log: bool = False) -> tuple[list[float], list[float]]:
+    """The lower and upper ends of a line's band: y ± spread.
+
+    On a logarithmic axis the lower end is y² / (y + spread), as far below y as y + spread is above it. There,
+    y - spread would reach the bottom of the picture wherever the spread exceeds y.
+
+    Example:
+        >>> line = Line("sgornn", [1.0, 2.0], [4.0, 1.0], [4.0, 0.0])
+        >>> band(line), band(line, log=True)
+        (([0.0, 1.0], [8.0, 1.0]), ([2.0, 1.0], [8.0, 1.0]))
+    """
+    points = list(zip(line.ys, line.spreads, strict=True))
+    low = [y * y / (y + spread) if log and y > 0 else y - spread for y, spread in points]
+    return low, [y + spread for y, spread in points]
 
 
 def pyplot() -> Any:
