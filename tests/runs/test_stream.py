@@ -118,11 +118,12 @@ def test_numbers_in_their_own_units(tmp_path):
         one.step([1e300, 1.0])
     with pytest.raises(DataError, match=r"A step holds numbers, or is a dict"):
         one.step("a")
+    one.step([4.0, 90.0])
     before = one.state
     for bad, message in [(np.nan, "no number for 'a'"), (1e300, r"too large for torch.float32, got \[1e\+300, 1.0\]")]:
         with pytest.raises(DataError, match=message):
-            one.run([[4.0, 90.0], [bad, 1.0]])
-    torch.testing.assert_close(one.state, before, rtol=0, atol=0)  # nothing of a piece with a bad step is taken
+            one.run([[5.0, 91.0], [bad, 1.0]])
+        torch.testing.assert_close(one.state, before, rtol=0, atol=0)  # nothing of a piece with a bad step is taken
 
 
 def test_a_run_without_data_of_its_own_streams_its_task(tmp_path):
