@@ -7,7 +7,7 @@ from holdfast.engine.kernels.flow import compiled_flow
 from holdfast.errors import ShapeError
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 80, 100])
+@pytest.mark.parametrize("size", [1, 15, 16, 31, 33, 47, 64, 80, 100, 113, 128, 200, 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_compiled_loop_takes_every_size_and_layout(size, dtype):
     """Sums over many columns, over 16, over those that zeros fill up; transposed matrices; one drive, or one a step."""

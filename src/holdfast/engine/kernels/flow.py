@@ -69,7 +69,7 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
     flows, stride = several.numel(), size + fill if drive.dim() > start.dim() else 0
     apart = (size + fill) * (rows if stride else 1)
     addresses = (matrix.data_ptr(), states.data_ptr(), drive.data_ptr())
-    run(*addresses, stride, apart, rows, size + fill, flows, parts=flows)
+    run(*addresses, stride, apart, rows, size + fill, size, flows, parts=flows)
     return states[..., :size] if fill else states
 
 
