@@ -96,6 +96,7 @@ REFERENCE = {
     "holdfast.diagnose": "what is wrong with a recurrent network, and why",
     "holdfast.constraints": "constraints on weights",
     "holdfast.linalg.givens": "plane rotations",
+    "holdfast.linalg.fourier": "the Fourier transform as plane rotations",
     "holdfast.linalg.skew": "orthogonal matrices by exponential, Cayley and Householder maps",
     "holdfast.linalg.norms": "norms",
 }

@@ -1,6 +1,7 @@
 """Unitary maps on pairs of reals: each is its paper's product of complex matrices, in values and in gradients."""
 
 import cmath
+import contextlib
 import itertools
 import math
 
@@ -9,10 +10,12 @@ import torch
 
 from holdfast.constraints.unitary import FourierProduct, PlaneRotations
 from holdfast.errors import SettingError
+from holdfast.linalg import givens
 from holdfast.linalg.norms import orthogonality_error
 
 MAPS = {
     "fourier": lambda n: FourierProduct(2 * n),
+    "factors": lambda n: FourierProduct(2 * n, factors=True),
     "tunable": lambda n: PlaneRotations(2 * n, capacity=min(n, 3)),
     "full": lambda n: PlaneRotations(2 * n, capacity=n),
     "fft": lambda n: PlaneRotations(2 * n, "fft"),
@@ -88,7 +91,7 @@ def test_the_map_is_the_papers_product_in_values_and_gradients(name, n):
 
 
 @pytest.mark.parametrize("size", [4, 6, 16])  # 3 complex units: an odd number
-@pytest.mark.parametrize("name", ["fourier", "tunable", "full"])
+@pytest.mark.parametrize("name", ["fourier", "factors", "tunable", "full"])
 def test_unitary_for_all_parameters(name, size):
     """WᴴW = I and W(i h) = i W(h); transform is the product with it."""
     U = MAPS[name](size // 2)
@@ -102,6 +105,42 @@ def test_unitary_for_all_parameters(name, size):
         torch.testing.assert_close(U(h), h @ matrix.mT)
         i = paired(1j * torch.eye(size // 2))
         torch.testing.assert_close(matrix @ i, i @ matrix)
+
+
+@pytest.mark.parametrize("primitive", [False, True], ids=["plain", "rotations"])
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 9, 15, 22, 60, 64])  # odd, prime, powers of 2 and of 3, products
+def test_factors_are_the_dense_matrix_in_values_and_gradients(n, primitive):
+    """For all parameters and h: W h of the factors, its gradient at h and at each parameter."""
+    U, h, cotangent = (
+        FourierProduct(2 * n, factors=True),
+        torch.randn(3, 2 * n, requires_grad=True),
+        torch.randn(3, 2 * n),
+    )
+    inputs = (h, *U.parameters())
+    with givens.rotations_as_primitive() if primitive else contextlib.nullcontext():
+        ours = U(h)
+        theirs = h @ U.matrix().mT
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+        grads = (torch.autograd.grad(it, inputs, cotangent) for it in (ours, theirs))
+        torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-10)
+
+
+def test_the_factors_in_float64_are_exact_after_float32():
+    """A module that goes to float32 and back has angles of full precision."""
+    U, h = FourierProduct(720).float().double(), torch.randn(2, 720)
+    assert len(U.weights()) > 1
+    with torch.no_grad(), givens.rotations_as_primitive():
+        torch.testing.assert_close(U(h), h @ U.matrix().mT, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("size", "factors"), [(8, False), (128, False), (216, True), (262, False), (332, True),
+                                               (358, False), (714, True), (718, False), (1024, True)])  # fmt: skip
+def test_large_sizes_of_small_primes_are_in_factors(size, factors):
+    """262, 358 and 718 are twice a prime. The state's names are the same in both forms."""
+    U = FourierProduct(size)
+    assert (len(U.weights()) > 1) == factors
+    assert list(U.state_dict()) == ["phases", "reflectors", "permutation"]
+    assert len(FourierProduct(size, factors=False).weights()) == 1
 
 
 def test_what_is_orthogonal_but_not_complex_is_outside():

@@ -38,6 +38,13 @@ class OwnCell(Cell):
         return torch.sigmoid(h @ weight_ho.mT), h
 
 
+def urnn_in_factors(input_size, hidden_size):
+    """A uRNN that multiplies by the factors of W, as large ones do."""
+    cell = holdfast.URNNCell(input_size, hidden_size)
+    cell.recurrent = holdfast.FourierProduct(hidden_size, factors=True)
+    return cell
+
+
 SMOOTH = {
     "own": OwnCell,
     "rnn-tanh": holdfast.RNNCell,
@@ -91,6 +98,7 @@ KINKED = {
     "dtriv": partial(holdfast.ExpRNNCell, rebase_every=1),
     "scornn": holdfast.ScoRNNCell,
     "urnn": holdfast.URNNCell,
+    "urnn-factors": urnn_in_factors,
     "eunn": holdfast.EUNNCell,
     "goru": holdfast.GORUCell,
 }

@@ -174,3 +174,14 @@ def test_bad_shapes_are_named():
         rotate(torch.zeros(2, 3, dtype=F64), torch.zeros(1, 1, dtype=F64), torch.arange(3)[None])
     with pytest.raises(SettingError, match="got 0"):
         default_sublayers(0)
+
+
+@pytest.mark.parametrize("sublayers", [0, 1, 4])
+def test_constant_angles_have_the_gradient_of_the_plain_form(sublayers):
+    """As one operator, angles without gradient: the gradient at x is the inverse map's."""
+    x, g, permutations = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8), random_permutations(sublayers, 8)
+    angles, results = torch.randn(sublayers, 4), []
+    results += torch.autograd.grad(rotate(x, angles, permutations) * 1.0, x, g)
+    with rotations_as_primitive():
+        results += torch.autograd.grad(rotate(x, angles, permutations), x, g)
+    torch.testing.assert_close(*results)

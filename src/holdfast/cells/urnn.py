@@ -4,7 +4,8 @@
     h_t = modrelu(z_t; b) = z_t max(|z_t| + b, 0) / |z_t|       (2) entry by entry; 0 where z_t = 0
 
 D are diagonals of phases, R reflections, F the Fourier transform and Π a fixed permutation: O(n) parameters. Here h_t
-is a row of 2n reals, (Re h_t, Im h_t), and W the real matrix [[Re W, -Im W], [Im W, Re W]], built once per sequence.
+is a row of 2n reals, (Re h_t, Im h_t), and W the real matrix [[Re W, -Im W], [Im W, Re W]]. A step multiplies by its
+factors in O(n log n), or by the matrix, built once per sequence, where that is faster: constraints/unitary.py.
 Source: Arjovsky, Shah & Bengio (2016), §4. Symbols: docs/notation.md.
 """
 

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from holdfast.constraints.orthogonal import DenseMap, OrthogonalMap, Square
 from holdfast.errors import SettingError, one_of, positive_size
 from holdfast.linalg import givens
+from holdfast.linalg.fourier import fourier, fourier_rotations, fourier_sublayers, prime_powers
 from holdfast.linalg.norms import orthogonality_tolerance
 from holdfast.types import Hidden, Weights
 
@@ -59,14 +60,36 @@ def complex_pairs(who: str, size: int) -> int:
     return size // 2
 
 
+# Note [Dense or in factors]
+# A product with the dense matrix costs O(size²). The factors cost O(size) for each sublayer of the Fourier transform,
+# and phases and reflections about as much as 30 sublayers. Milliseconds for an update of uRNN on 200 steps and 32
+# samples, one thread, dense / in factors, with the number of sublayers: size 714, 222 / 43 (21); 720, 219 / 41 (17);
+# 332, 53 / 34 (46); 262, 35 / 36 (69); 216, 24 / 13 (14); 142, 12 / 14 (39); 128, 10 / 7 (9). For one sample: size 714,
+# 22 / 18; 216, 3 / 6. So the factors are taken where they save a third or more for 32 samples. By this rule a prime
+# number of units is dense. A prime factor above 128 saves little, and its tables take long to build. A GPU uses
+# the dense matrix: the factors were not measured there.
+_LEAST, _EACH, _PRIME = 120, 4, 128
+
+
+def _faster_in_factors(size: int) -> bool:
+    """Whether the factors of (2) are faster on a CPU than the dense matrix: Note [Dense or in factors]."""
+    n = size // 2
+    return size > _LEAST + _EACH * fourier_sublayers(n) and max(p for p, _ in prime_powers(n)) < _PRIME
+
+
 class FourierProduct(DenseMap):
-    """uRNN's unitary matrix (2) in the form (1): built once per sequence in O(size² log size), from 3.5 size numbers.
+    """uRNN's unitary matrix (2) in the form (1), from 3.5 size numbers.
+
+    A step multiplies by the factors of (2) where this is faster: on a CPU, for n above about 90 that is a product of
+    small primes. Otherwise the matrix is built once per sequence, in O(size² log size), and a step multiplies by it.
+    Both have the same values up to rounding.
 
     Law: U is orthogonal for all parameters and commutes with the multiplication by i. It has 7n numbers for n² of a
     unitary matrix, so it reaches a surface inside them; ``contains`` tests for (1) only.
 
     Args:
         size: 2n, even.
+        factors: multiply by the factors (True) or by the dense matrix (False); default: by size and device.
 
     Example:
         >>> U = FourierProduct(8)
@@ -79,18 +102,45 @@ class FourierProduct(DenseMap):
 
     permutation: Tensor
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, *, factors: bool | None = None):
         super().__init__(size)
         n = complex_pairs("FourierProduct", size)
+        self.factors = factors
         self.phases = nn.Parameter(torch.empty(3, n))  # ω of D_1, D_2, D_3
         self.reflectors = nn.Parameter(torch.empty(2, size))  # v of R_1, R_2: real parts, then imaginary ones
         self.register_buffer("permutation", torch.randperm(n))
+        # Not a buffer: a module in float32 that becomes one in float64 needs angles in float64.
+        fast = _faster_in_factors(size) if factors is None else factors
+        self._rotations = fourier_rotations(n) if fast else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Redraw phases from ±π and reflectors from ±1, as printed, and keep the permutation."""
         nn.init.uniform_(self.phases, -math.pi, math.pi)
         nn.init.uniform_(self.reflectors, -1.0, 1.0)
+
+    def weights(self) -> Weights:
+        phases, order = self.phases, self.permutation
+        is_native = phases.device.type == "cpu" and phases.dtype in (torch.float32, torch.float64)
+        if self._rotations is None or (self.factors is None and not is_native):
+            return super().weights()
+        phases = torch.stack((phases[0], phases[1][order.argsort()], phases[2]))  # D_2 Π = Π D, the phases in order
+        order = order.roll(-1).flip(0)  # F⁻¹ Π = F J Π, J the order 0, n - 1, ..., 1
+        v = math.sqrt(2) * self.reflectors / self.reflectors.norm(dim=1, keepdim=True)
+        real, imaginary = v.chunk(2, dim=1)
+        reflectors = torch.stack((v, torch.cat((-imaginary, real), dim=1)), dim=1)  # v and i v
+        angles, permutations = self._rotations
+        tables = torch.cat((order, order + len(order))), angles.to(v), permutations.to(order)
+        return phases.cos(), phases.sin(), reflectors, *tables
+
+    def transform(self, h: Hidden, weights: Weights) -> Hidden:
+        if len(weights) == 1:
+            return super().transform(h, weights)
+        cos, sin, reflectors, order, angles, permutations = weights
+        x = fourier(_turned(h, cos[0], sin[0]), angles, permutations)
+        x = _turned(_mirrored(x, *reflectors[0]), cos[1], sin[1])
+        x = fourier(x, angles, permutations, order)
+        return _turned(_mirrored(x, *reflectors[1]), cos[2], sin[2])
 
     def complex_matrix(self) -> Tensor:
         """W of (2), (n, n) and complex."""
@@ -118,6 +168,18 @@ def is_complex(Q: Square) -> bool:
 def _reflected(W: Tensor, v: Tensor) -> Tensor:
     """R W of (2)."""
     return W - torch.outer(v, (2 / v.abs().square().sum()) * (v.conj() @ W))
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """D x of (2), row by row."""
+    real, imaginary = x.chunk(2, dim=-1)
+    return torch.cat((cos * real - sin * imaginary, sin * real + cos * imaginary), dim=-1)
+
+
+def _mirrored(x: Tensor, v: Tensor, iv: Tensor) -> Tensor:
+    """R x of (2), row by row, for v of length √2 and i v: in reals, I - v vᵀ - (iv)(iv)ᵀ."""
+    one, other = (x * v).sum(dim=-1, keepdim=True), (x * iv).sum(dim=-1, keepdim=True)
+    return x - one * v - other * iv
 
 
 class PlaneRotations(OrthogonalMap):

@@ -1,1 +1,1 @@
-"""Pure tensor functions: plane rotations (givens), maps onto orthogonal matrices (skew), norms."""
+"""Pure tensor functions: plane rotations (givens, fourier), maps onto orthogonal matrices (skew), norms."""

@@ -24,7 +24,14 @@ from torch.autograd.function import once_differentiable
 
 from holdfast.errors import ShapeError, positive_size
 
-__all__ = ["default_sublayers", "random_permutations", "rotate", "rotation_matrix", "rotations_as_primitive"]
+__all__ = [
+    "default_sublayers",
+    "is_primitive",
+    "random_permutations",
+    "rotate",
+    "rotation_matrix",
+    "rotations_as_primitive",
+]
 
 Rows = Float[Tensor, "*batch size"]
 Angles = Float[Tensor, "sublayers half"]
@@ -53,6 +60,16 @@ def rotations_as_primitive() -> Iterator[None]:
         _as_primitive.reset(token)
 
 
+def is_primitive() -> bool:
+    """Whether ``rotate`` is one operator here: inside ``rotations_as_primitive``.
+
+    Example:
+        >>> is_primitive()
+        False
+    """
+    return not torch.compiler.is_dynamo_compiling() and _as_primitive.get()  # it cannot read a ContextVar
+
+
 def rotate(x: Rows, angles: Angles, permutations: Permutations, *, inverse: bool = False) -> Rows:
     """U(Θ) x for every row x, by (1); its transpose with ``inverse=True``.
 
@@ -72,7 +89,7 @@ def rotate(x: Rows, angles: Angles, permutations: Permutations, *, inverse: bool
     _check(x, angles, permutations)
     if inverse:
         return _undo(x, angles, permutations)
-    if not torch.compiler.is_dynamo_compiling() and _as_primitive.get():  # it cannot read a ContextVar
+    if is_primitive():
         return _Rotate.apply(x, angles, permutations)
     return _apply(x, angles, permutations)
 
@@ -143,6 +160,13 @@ def _undo(x: Tensor, angles: Tensor, permutations: Tensor) -> Tensor:
     return x
 
 
+def _inverse(angles: Tensor, permutations: Tensor) -> tuple[Tensor, Tensor]:
+    """The angles and permutations of U(Θ)ᵀ = Q_kᵀ (R_kᵀ Q_{k-1}ᵀ) ... (R_2ᵀ Q_1ᵀ) R_1ᵀ, in the form (1)."""
+    still, keep = angles.new_zeros(1, angles.shape[-1]), torch.arange(permutations.shape[-1]).to(permutations)
+    back = permutations.argsort(dim=-1).flip(0)
+    return torch.cat((still, -angles.flip(0))), torch.cat((back, keep.unsqueeze(0)))
+
+
 # Note [Rotations as one operator]
 # A compiler that reads a traced step wants (1) as one node with its own lowering. Hence two operators that tracers
 # know: the map, and its gradient by (4). The second has no gradient; use the plain form for that. They are
@@ -197,7 +221,10 @@ class _Rotate(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:  # type: ignore[override]
         (grad,) = grads
+        if not ctx.needs_input_grad[1]:  # constant angles: the inverse map, and no output is needed
+            _, angles, permutations = ctx.saved_tensors
+            return torch.ops.holdfast.rotate(grad, *_inverse(angles, permutations)), None, None
         grad_x, grad_angles = torch.ops.holdfast.rotate_backward(grad, *ctx.saved_tensors)
         return grad_x, grad_angles, None
