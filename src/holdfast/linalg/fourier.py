@@ -88,7 +88,7 @@ def fourier_sublayers(n: int) -> int:
 
 
 def prime_powers(n: int) -> list[tuple[int, int]]:
-    """P and pᵉ for every prime p that divides n.
+    """Every prime p that divides n, with its power pᵉ.
 
     Example:
         >>> prime_powers(360)
@@ -173,7 +173,7 @@ class _Network:
         return y, x
 
     def _phase(self, x: Number, part: int, n: int) -> Number:
-        """X exp(-2πi part/n): quarter turns by name, and the rest, at most an eighth, by a rotation."""
+        """Multiply x by exp(-2πi part/n): quarter turns by name, and the rest, at most an eighth, by a rotation."""
         quarters = round(4 * part / n)
         rest = 4 * part - quarters * n
         if rest:
@@ -194,7 +194,7 @@ class _Network:
 
 
 def _turned(x: Number, quarters: int) -> Number:
-    """X i^quarters: other names of the same features."""
+    """Multiply x by i^quarters: other names of the same features."""
     for _ in range(quarters % 4):
         (real, sign), imaginary = x[1], x[0]
         x = (real, -sign), imaginary
