@@ -18,6 +18,7 @@ from holdfast.studies.run import run_study
 from holdfast.studies.study import load_study
 from holdfast.tasks import Spec
 from holdfast.train import build
+from holdfast.train.log import read_log
 from holdfast.train.loop import read_outcome
 
 ROOT = Path(__file__).parents[2] / "studies"
@@ -225,6 +226,21 @@ def test_the_procedure_counts_what_changes_from_epoch_to_epoch(cell, tmp_path):
     assert found.value("changes", "last") == changes[-1]
     again = PROCEDURES["trees"](table, {"sequences": 5}, folder, progress=False, label="tiny")
     assert again.curve == found.curve
+
+
+def test_the_procedure_keeps_what_the_log_counts(tmp_path):
+    """Weights of 1e30 after the first update: the others are skipped. The curve says so, with the gradient's norm."""
+    table = {
+        "task": own_text(tmp_path),
+        "cell": {"name": "rrnn", "hidden_size": 4, "embedding": 4, "options": {"scorer": 4, "rounds": 2}},
+        "train": {"optimiser": "sgd", "epochs": 2, "batch": 3, "lr": 1e30, "nonfinite": "skip"},
+    }
+    folder = tmp_path / "run"
+    found = PROCEDURES["trees"](table, {"sequences": 2}, folder, progress=False, label="tiny")
+    log = read_log(folder / "log.jsonl")
+    assert found.curve["skipped"] == (None, *(row["skipped"] for row in log))
+    assert found.curve["skipped"][-1] > 0
+    assert found.curve["gradient_norm"][1] == log[0]["gradient_norm"] > 0
 
 
 def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
