@@ -33,6 +33,8 @@ from holdfast.rrnn import (
     soft_search,
     tree_distance,
 )
+from holdfast.rrnn.loss import parts_of
+from holdfast.rrnn.record import Grown
 from holdfast.rrnn.scorer import TwoLayerScorer
 
 LAYERS = [
@@ -424,6 +426,26 @@ def test_the_parts_of_loss_6_are_those_by_hand():
 SMALL_TARGET = Tree("mul", "identity", None, "h", Tree("add", "sigmoid", None, "x", "h"))
 
 
+def test_over_the_batch_the_parts_are_a_mean_or_a_sum_by_hand():
+    """One node per tree, two steps, two samples, the second of length 1; the ridge has no samples and stays."""
+    x, h, node = torch.tensor([[1.0, 2.0], [1.0, 9.0]]), torch.ones(2, 2), torch.tensor([[4.0, 3.0], [0.0, 5.0]])
+    leaves = torch.stack((x, h, torch.zeros(2, 2)))[..., None]
+    choices = torch.tensor([0, 1, 0, 0, 0]).expand(1, 2, 2, 5)
+    best, second = torch.tensor([[[2.0, 2.0], [1.0, 0.0]]]), torch.tensor([[[1.5, -7.0], [0.0, 0.0]]])
+    grown = Grown(leaves, choices, node[None, ..., None], best, second)
+    weights, target = [torch.tensor([3.0])], (Target(Tree("add", "identity", None, "x", "h")),)
+    # ‖node - (x + h)‖² is 4, 0 and 4, then 25; the gaps are 0.5, 9 and 1, then 0, and at most M = 2
+    for over, lengths, tree, margin in (
+        ("sum", None, 33.0, -(0.25 + 1 + 0.5)),
+        ("mean", None, 33.0 / 2, -(0.25 + 1 + 0.5) / 2),
+        ("sum", torch.tensor([2, 1]), 8.0, -(0.25 + 1 + 0.5)),
+        ("mean", torch.tensor([2, 1]), 8.0 / 2, -(0.25 + 1 + 0.5) / 2),
+    ):
+        loss = TreeLoss(tree=1.0, margin=1.0, ridge=1.0, threshold=2.0, target=target, over_batch=over)
+        parts = parts_of([grown], [("x", "h", "0")], loss, weights, lengths)
+        assert (parts.tree.item(), parts.margin.item(), parts.ridge.item()) == (tree, margin, 9.0)
+
+
 def test_the_margin_trains_the_scorer():
     layer = RRNN(4, 4, rounds=3, scorer=6, loss=TreeLoss(margin=1.0, threshold=100.0))
     layer(torch.randn(3, 2, 4))
@@ -479,7 +501,12 @@ def test_parts_are_asked_for_after_a_training_call_with_weights():
     assert RRNN(4, 4, rounds=1).penalty() is None
     with pytest.raises(SettingError, match="a call in training mode with gradients"):
         RRNN(4, 4, rounds=1, loss=TreeLoss(tree=1.0)).penalty()
-    for options, words in (({"tree": -1.0}, "tree"), ({"threshold": 0.0}, "threshold"), ({"forms": "all"}, "given")):
+    for options, words in (
+        ({"tree": -1.0}, "tree"),
+        ({"threshold": 0.0}, "threshold"),
+        ({"forms": "all"}, "given"),
+        ({"over_batch": "max"}, "mean, sum"),
+    ):
         with pytest.raises(SettingError, match=words):
             TreeLoss(**options)
     with pytest.raises(SettingError, match="expects 2 state vectors"):

@@ -219,3 +219,15 @@ def test_a_report_counts_rewinds_where_a_run_has_spike_protection():
     rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
     assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 3", ""]
     assert "rewinds" not in report(study, StudyResult("s0/made", "small", (plain,)))
+
+
+def test_a_report_counts_skipped_updates_where_a_run_has_any():
+    """From the last line of each log; a run without such a line has an empty cell. Without any there is no column."""
+    curve = {"update": (1, 2), "skipped": (0, 5)}
+    none = {**curve, "skipped": (0, 0)}
+    results = (entry("a", 0, scored(0.9, curve=curve)), entry("one", 0, scored(0.9, curve=none)))
+    study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
+    text = report(study, StudyResult("s0/made", "small", results))
+    rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["skipped", "5", "0"]
+    assert "skipped" not in report(study, StudyResult("s0/made", "small", results[1:]))

@@ -16,7 +16,7 @@ from holdfast.train import sums
 from holdfast.train.log import read_log
 from holdfast.train.loop import Outcome, read_outcome
 
-__all__ = ["Measured", "columns", "difference", "measure", "measured_run"]
+__all__ = ["Measured", "columns", "difference", "flat", "measure", "measured_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:
         outcome = read_outcome(folder)
         if outcome is None:
             raise
-    rows = [_flat(entry) for entry in read_log(folder / "log.jsonl")]
+    rows = [flat(entry) for entry in read_log(folder / "log.jsonl")]
     best = next((row for row in rows if row["update"] == outcome.best_update), {})
     last = {} if outcome.status == "diverged" else (rows[-1] if rows else {})
     return Measured(
@@ -144,12 +144,17 @@ def columns(rows: Sequence[Mapping[str, float | None]]) -> dict[str, tuple[float
     return {name: tuple(row.get(name) for row in rows) for name in names}
 
 
-def _flat(entry: Mapping[str, Any]) -> dict[str, float | None]:
-    """A line of the log with its splits' scores as ``split.score``."""
-    flat: dict[str, float | None] = {}
+def flat(entry: Mapping[str, Any]) -> dict[str, float | None]:
+    """A line of the log with its splits' scores as ``split.score``.
+
+    Example:
+        >>> flat({"update": 1, "validation": {"loss": 0.5}})
+        {'update': 1, 'validation.loss': 0.5}
+    """
+    row: dict[str, float | None] = {}
     for name, value in entry.items():
-        flat |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+        row |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
+    return row
 
 
 def _scores(row: Mapping[str, float | None]) -> dict[str, float | None]:

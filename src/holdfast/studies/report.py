@@ -144,7 +144,7 @@ def _runs(study: Study, result: StudyResult) -> str:
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
         if not entries:
-            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", ""])
+            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), *[""] * 5])
             continue
         values = summary(result.values(run.name, metric, study.pick)) if metric else None
         rows.append([
@@ -157,14 +157,18 @@ def _runs(study: Study, result: StudyResult) -> str:
             _statuses(entries),
             _range([entry.measured.updates for entry in entries]),
             _range([round(entry.value("seconds") or 0) for entry in entries]),
-            _rewinds(entries),
+            _last(entries, "rewinds"),
+            _last(entries, "skipped"),
         ])  # fmt: skip
     pick = "at the best evaluation" if study.pick == "best" else "at the end"
-    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", "rewinds"]
+    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds"]
+    head += ["rewinds", "skipped"]
+    # columns that are left out if all cells are such; every log counts what was skipped
+    empty = {"group": ("",), "rewinds": ("",), "skipped": ("", "0")}
     used = [
         column
         for column, name in enumerate(head)
-        if name not in ("group", "rewinds") or any(row[column] for row in rows)
+        if name not in empty or any(row[column] not in empty[name] for row in rows)
     ]
     return _table([head[column] for column in used], [[row[column] for column in used] for row in rows])
 
@@ -189,9 +193,9 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
     return texts[0][0] if len(texts) == 1 else ", ".join(f"{count} {status}" for status, count in texts)
 
 
-def _rewinds(entries: Sequence[SeedResult]) -> str:
-    """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
-    counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
+def _last(entries: Sequence[SeedResult], count: str) -> str:
+    """A count in the last line of each log: "rewinds", of ``spikes``, or "skipped", of ``nonfinite``."""
+    counts = [entry.measured.curve.get(count, (None,))[-1] for entry in entries]
     there = [round(count) for count in counts if count is not None]
     return _range(there) if there else ""
 

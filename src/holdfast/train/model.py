@@ -139,11 +139,12 @@ def _tree_loss(
     threshold: float = 1.0,
     target: str = "gru",
     forms: Literal["min", "mean", "given", "nodes"] | None = None,
+    over_batch: Literal["mean", "sum"] = "mean",
     teacher: str | None = None,
 ) -> TreeLoss:
     """``TreeLoss``; with ``teacher``, the run of a GRU of reset = "before", its target goes along with that GRU."""
     if teacher is None:
-        return TreeLoss(tree, margin, ridge, threshold, target, forms)
+        return TreeLoss(tree, margin, ridge, threshold, target, forms, over_batch)
     weights = load(Path(teacher) / "best.safetensors")["model"]
     own = {name.removeprefix("rnn.l0."): it for name, it in weights.items() if name.startswith("rnn.l0.")}
     if target != "gru" or set(own) != {"weight_ih", "weight_hh", "bias"}:
@@ -151,7 +152,7 @@ def _tree_loss(
     with torch.random.fork_rng(devices=[]):  # a model's own weights do not depend on whether it has a teacher
         cell = holdfast.GRUCell(own["weight_ih"].shape[1], own["weight_hh"].shape[1], reset="before")
     cell.load_state_dict(own)
-    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms)
+    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms, over_batch)
 
 
 _NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": _tree_loss}

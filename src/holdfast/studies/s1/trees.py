@@ -22,7 +22,7 @@ from holdfast.files import write_atomically
 from holdfast.rrnn import ACTIVATIONS, OPERATORS, Record, Tree, count_trees, tuple_changes
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.runs.curves import pyplot
-from holdfast.runs.measured import Measured, columns, measure
+from holdfast.runs.measured import Measured, columns, flat, measure
 from holdfast.runs.settings import RunSettings, overridden, run_settings
 from holdfast.studies.procedures import procedure
 from holdfast.tasks import Task
@@ -93,9 +93,7 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
     for entry in log:
         whole = round(entry["epoch"])
         if abs(entry["epoch"] - whole) < 1e-9 and whole < len(rows):
-            rows[whole] |= {"update": entry["update"], "train_loss": entry["train_loss"]}
-            for split in settings.training.evaluate_on:
-                rows[whole] |= {f"{split}.{score}": value for score, value in entry[split].items()}
+            rows[whole] |= {name: value for name, value in flat(entry).items() if name != "epoch"}
     metric = f"{settings.training.monitored}.{task.spec.metric}"
     scored = [(row[metric], number) for number, row in enumerate(rows) if row.get(metric) is not None]
     if scored:
