@@ -56,7 +56,8 @@ def _(cell: AntisymmetricRNNCell, input_bound: float | None = None, *, input_nor
 def cornn_gradient_bound(cell: CoRNNCell, steps: int, wrt: Literal["state", "bias", "weight_hh"] = "state") -> float:
     """How far, at most, the gradient of a coRNN's last state (y, z) can grow over ``steps``: (5), (6).
 
-    Law: the spectral norm of the Jacobian is at most this, for every input and, except for "state", from h_0 = 0.
+    Law: the spectral norm of the Jacobian is at most this, for every input and, except for "state", from h_0 = 0. It is
+    a bound of ours for the step of ``CoRNNCell``; the paper's is for another step (docs/differences.md).
 
     Args:
         cell: the cell.
