@@ -8,10 +8,10 @@
     ‖∂s_T/∂[U V]‖ ≤ Δ √(1 + Δ²) L Σ_t λ^(T-t) R_{t-1},  R_t = Δ √(1 + Δ²) √n M Σ_{i<t} ‖B‖^i   (6) ‖s_t‖ ≤ R_t
 
 λ is 1 + O(Δ), so with Δ of the order 1/T all of (5) and (6) stay bounded however long the sequence: what the paper
-states of its gradients. The bound here is ours, for the step of the authors' program. Neither cell is proved to
-contract: λ of (4) is at least 1, and a unit in saturation keeps its distances. The gated antisymmetric RNN has no
-bound: its gate multiplies an unbounded φ'. Norms are Euclidean. Proofs: docs/theory/s4-stability.md, §11. Sources:
-Rusch & Mishra (2021), §3; Chang et al. (2019), §3.
+states of its gradients. The bound here is ours, for the step of the authors' program. λ of (4) is at least 1, since a
+unit in saturation keeps its distances, and λ of (2) is below 1 only for weights near zero. So neither is projected. The
+gated antisymmetric RNN has no bound: its gate multiplies an unbounded φ'. Norms are Euclidean. Proofs:
+docs/theory/s4-stability.md, §11. Sources: Rusch & Mishra (2021), §3; Chang et al. (2019), §3.
 """
 
 from __future__ import annotations
