@@ -262,7 +262,10 @@ WITHOUT_RATE = {
     "lem": (holdfast.LEM, "No contraction bound is registered for LEMCell"),
     "fastgrnn": (holdfast.FastGRNN, "No contraction bound is registered for FastGRNNCell"),
     "goru": (holdfast.GORU, "No contraction bound is registered for GORUCell"),
-    "antisymmetric-gated": (partial(holdfast.AntisymmetricRNN, gated=True), "is bounded with gated=False"),
+    "antisymmetric-relu": (
+        partial(holdfast.AntisymmetricRNN, nonlinearity="relu", gated=True),
+        "gated=True needs a bounded φ such as tanh, got relu",
+    ),
 }
 WITH_A_RATE_ALONE = {
     "urnn": (holdfast.URNN, "URNNCell has a proved rate, λ = 1, but no other"),
