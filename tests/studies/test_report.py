@@ -70,6 +70,8 @@ def judged(**claim):
         ({"run": "far", "than": "a", "better_by": -0.21}, "met"),  # within 0.21
         ({"than": "far", "better": "lower"}, "not met"),
         ({"run": "exploded", "at_most": 0.01}, "not met"),  # by every seed, though within their spread
+        ({"at_least": 0.945}, "not met"),  # by every seed again
+        ({"at_least": 0.945, "of": 10_000}, "not met"),  # by 9 standard errors
         ({"run": "exploded", "at_most": 0.025}, "undecided"),  # one seed of three meets it
         ({"than": "d"}, "met"),  # the other one has no number at all
         ({"run": "d", "at_least": 0.0}, "not met"),
@@ -102,6 +104,7 @@ def test_a_claim_is_judged_by_the_mean_over_seeds(claim, status):
         ({"run": "still", "at_least": 0.91}, ""),
         ({"run": "still", "at_least": 0.91, "of": 100}, "within the standard error of 100 answers"),  # 0.027
         ({"run": "still", "at_least": 0.91, "of": 1000}, ""),  # 0.0086
+        ({"at_least": 0.945, "of": 100}, "within the standard error of 100 answers"),  # though by every seed
         ({"run": "still", "than": "far", "better_by": 0.17, "of": 100}, "within the standard error of 100 answers"),
     ],
 )
@@ -110,6 +113,16 @@ def test_what_lies_within_the_spread_or_rests_on_too_few_seeds_is_undecided(clai
     it = judged(**claim)
     assert (it.status == "undecided", it.why) == (bool(why), why)
     assert (f"*undecided*: {why}" == it.verdict) == bool(why)
+
+
+def test_the_number_of_answers_follows_from_the_settings_of_the_scale():
+    """0.92 against 0.91: decided on MNIST's 10,000 test images, not on the first 100 of them."""
+    scales = {"small": Scale(set={"task.limit": 100}), "paper": Scale()}
+    claim = Claim("it is", "still", "test.accuracy", at_least=0.91)
+    task = {"task": {"name": "mnist"}, "train": {"epochs": 1}}
+    study = Study("Made", run=(Run("still"),), scale=scales, claim=(claim,), defaults=task)
+    whys = [judge(study, RESULT, scale)[0].why for scale in scales]
+    assert whys == ["within the standard error of 100 answers", ""]
 
 
 def test_a_seed_without_the_number_cannot_bear_a_claim_out():

@@ -8,6 +8,7 @@ import torch
 
 from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import run_settings
+from holdfast.studies.claims import answer_count
 from holdfast.studies.run import run_study
 from holdfast.studies.study import find_studies, load_study
 from holdfast.train.model import LAYERS, made_options
@@ -32,6 +33,18 @@ def test_every_shipped_study_loads_and_has_its_scales(path):
     assert it.source
     assert it.claim
     assert {run.name for scale in ("small", "paper") for run in it.runs_at(scale)} == {run.name for run in it.run}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(ROOT).as_posix() for path in FILES])
+def test_the_standard_error_of_every_accuracy_is_known(path):
+    """For every claim on an accuracy, at every scale it is judged at: its settings say how many answers it counts."""
+    it = load_study(path, ROOT)
+    for claim in it.claim:
+        for part in claim.metric.split(" - "):
+            for scale in claim.scales or it.scale:
+                for run in (claim.run, claim.than or claim.run):
+                    if part.endswith("accuracy"):
+                        assert claim.of or answer_count(it, scale, run, part), (claim.text, scale)
 
 
 def test_s3_is_whole():

@@ -15,6 +15,7 @@ from holdfast.runs import load_run
 from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import run_settings
 from holdfast.spline import initial_state_slope, partition_code
+from holdfast.studies.claims import answer_count
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
 from holdfast.studies.s5.bird import BirdNetwork, auc
@@ -143,6 +144,23 @@ def test_the_tracked_slope_is_that_of_the_weights_that_were_saved(tmp_path):
     assert found.curve["state-slope"][-1] == initial_state_slope(model, inputs).state_norm.mean().item()
     with pytest.raises(ConfigError, match="no option 'evry'"):
         PROCEDURES["start-slope"](table, {"evry": 4}, tmp_path, progress=False, label="tiny")
+
+
+def test_shares_of_images_and_sentences_are_counted_on_as_many_as_the_options_say():
+    """At most the test set's; the first 80% of the images vote on the rest."""
+    counted = {
+        ("table3", "smoke", "codes-1.accuracy"): 12,
+        ("table3", "small", "pixels-5.accuracy"): 500,
+        ("table3", "small", "templates.accuracy"): 200,
+        ("table3", "paper", "codes-10.accuracy"): 2000,
+        ("figures7-9", "smoke", "templates.accuracy"): 5,
+        ("figures7-9", "smoke", "nearest.accuracy"): 40,
+        ("figures7-9", "small", "farthest.accuracy"): 1821,
+        ("figures7-9", "small", "test.accuracy"): 1821,
+    }
+    for (name, scale, metric), count in counted.items():
+        (run,) = study(name).run
+        assert answer_count(study(name), scale, run.name, metric) == count
 
 
 @data

@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.settings import run_settings
 
-__all__ = ["PROCEDURES", "Procedure", "procedure", "train"]
+__all__ = ["ANSWERS", "PROCEDURES", "Procedure", "procedure", "train"]
 
 
 class Procedure(Protocol):
@@ -30,9 +30,17 @@ class Procedure(Protocol):
 PROCEDURES: dict[str, Procedure] = {}
 """Procedures by their names in study files."""
 
+Answers = Callable[[Any, Mapping[str, Any]], Mapping[str, int | None]]
+
+ANSWERS: dict[str, Answers] = {}
+"""On how many answers a procedure counts each accuracy of its own: what ``procedure(answers=)`` was given."""
+
 
 def procedure(
-    name: str, defaults: Mapping[str, Any] | None = None, needed: Collection[str] = ()
+    name: str,
+    defaults: Mapping[str, Any] | None = None,
+    needed: Collection[str] = (),
+    answers: Answers | None = None,
 ) -> Callable[[Callable[..., Measured]], Procedure]:
     """Register a function under ``name``, for runs with ``procedure = name``.
 
@@ -43,6 +51,7 @@ def procedure(
         name: in study files.
         defaults: options and their defaults; the function gets all of them. None: any option, unchecked.
         needed: options without a default.
+        answers: from the options of the task and of the run, on how many answers it counts "x.accuracy", as {"x": n}.
 
     Example:
         >>> @procedure("doctest", {"x": 1})
@@ -76,6 +85,8 @@ def procedure(
             return function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
 
         PROCEDURES[name] = checked
+        if (counted := answers) is not None:
+            ANSWERS[name] = lambda task, options: counted(task, {**(defaults or {}), **options})
         return checked
 
     return register
