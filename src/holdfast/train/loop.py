@@ -407,6 +407,7 @@ class _Run:
         value = at.last[self.monitor][spec.metric]
         if not math.isfinite(at.last[self.monitor]["loss"]) and self.rewind is not None:
             self.rewind.restore()
+            self.state = None  # of the weights that are gone
         elif not math.isfinite(at.last[self.monitor]["loss"]) and training.nonfinite == "stop":
             raise DivergedError(f"The {self.monitor} loss after update {at.update} is not finite.{self._last_good()}")
         loss = at.last[self.monitor]["loss"]
