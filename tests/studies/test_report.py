@@ -232,3 +232,19 @@ def test_a_report_counts_rewinds_where_a_run_has_spike_protection():
     rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
     assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 3", ""]
     assert "rewinds" not in report(study, StudyResult("s0/made", "small", (plain,)))
+
+
+def test_a_report_adds_up_the_hours_and_says_how_many_results_have_those_of_the_processor():
+    """Over all attempts; a result with an attempt that did not record them has none."""
+    known, old = scored(0.9, seconds=3600.0, cpu_seconds=1800.0), scored(0.9, seconds=3600.0)
+    study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
+
+    def said(*entries):
+        return report(study, StudyResult("s0/made", "small", entries))
+
+    assert "2.00 hours of training in all by the clock, 1.00 hours of CPU time\n" in said(entry("a", 0, known, known))
+    some = said(entry("a", 0, known), entry("a", 1, known, old))
+    assert "3.00 hours of training in all by the clock, 0.50 hours of CPU time in 1 of 2 results" in some
+    assert "| CPU seconds |" in some
+    assert "1.00 hours of training in all by the clock; CPU time was not recorded\n" in said(entry("a", 0, old))
+    assert "| CPU seconds |" not in said(entry("a", 0, old))

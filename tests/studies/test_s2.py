@@ -19,6 +19,7 @@ from holdfast.studies.study import load_study
 from holdfast.tasks import Addition, Spec
 from holdfast.tasks.fetch import find
 from holdfast.train import ModelSettings, build
+from holdfast.train.loop import read_outcome
 
 ROOT = Path(__file__).parents[2] / "studies"
 GRID = (1e-2, 1e-3, 1e-4)
@@ -171,6 +172,8 @@ def test_with_a_trial_only_the_best_start_is_trained_in_full(tmp_path):
     found = best_of_starts(tiny(), options, tmp_path, progress=False, label="tiny")
     assert found.updates == 3
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["full", "trial", "trial", "trial"]
+    spent = sum(read_outcome(path).cpu_seconds for path in tmp_path.iterdir())
+    assert found.cpu_seconds == pytest.approx(spent, abs=2e-3)  # of all four, each rounded
 
 
 def test_unknown_and_missing_options_are_named(tmp_path):

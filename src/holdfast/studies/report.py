@@ -15,6 +15,9 @@ from holdfast.studies.study import Run, Study, settings_digest
 
 __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
 
+_RARE = ("group", "CPU seconds", "rewinds")
+"""Columns of the table of runs that are left out if no run has them; the first comes first, the others last."""
+
 
 def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()) -> str:
     """The report of a study at a scale: claims, runs, figures, and where they were measured.
@@ -144,7 +147,7 @@ def _runs(study: Study, result: StudyResult) -> str:
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
         if not entries:
-            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", ""])
+            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", "", ""])
             continue
         values = summary(result.values(run.name, metric, study.pick)) if metric else None
         rows.append([
@@ -157,15 +160,12 @@ def _runs(study: Study, result: StudyResult) -> str:
             _statuses(entries),
             _range([entry.measured.updates for entry in entries]),
             _range([round(entry.value("seconds") or 0) for entry in entries]),
+            _range([round(spent) for entry in entries if (spent := entry.value("cpu_seconds")) is not None]),
             _rewinds(entries),
         ])  # fmt: skip
     pick = "at the best evaluation" if study.pick == "best" else "at the end"
-    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", "rewinds"]
-    used = [
-        column
-        for column, name in enumerate(head)
-        if name not in ("group", "rewinds") or any(row[column] for row in rows)
-    ]
+    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", *_RARE[1:]]
+    used = [column for column, name in enumerate(head) if name not in _RARE or any(row[column] for row in rows)]
     return _table([head[column] for column in used], [[row[column] for column in used] for row in rows])
 
 
@@ -192,11 +192,12 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
 def _rewinds(entries: Sequence[SeedResult]) -> str:
     """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
     counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
-    there = [round(count) for count in counts if count is not None]
-    return _range(there) if there else ""
+    return _range([round(count) for count in counts if count is not None])
 
 
 def _range(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
@@ -244,8 +245,7 @@ def _setting(study: Study, result: StudyResult) -> str:
         names = [name for name, it in seeds.items() if tuple(it) == numbers]
         everyone = len(names) == sum(bool(it) for it in seeds.values())
         lines.append(f"- seeds {', '.join(map(str, numbers))}" + ("" if everyone else f" of {', '.join(names)}"))
-    total = sum(entry.value("seconds") or 0 for entry in result.results)
-    lines.append(f"- {total / 60:.1f} minutes of training in all")
+    lines.append(f"- {_compute(result.results)}")
     lines.append(f"- again: `holdfast study run {study.name} --scale {result.scale}`")
     stale = [
         run.name
@@ -255,6 +255,17 @@ def _setting(study: Study, result: StudyResult) -> str:
     if stale:
         lines.append(f"- the study file has changed since these were run: {', '.join(stale)}")
     return "\n".join(lines)
+
+
+def _compute(entries: Sequence[SeedResult]) -> str:
+    """Hours by the clock, and those of the processor as far as they are known."""
+    times = [(entry.value("seconds") or 0.0, entry.value("cpu_seconds")) for entry in entries]
+    clock, known = sum(passed for passed, _ in times) / 3600, [spent for _, spent in times if spent is not None]
+    text = f"{clock:.2f} hours of training in all by the clock"
+    if not known:
+        return f"{text}; CPU time was not recorded"
+    of = "" if len(known) == len(times) else f" in {len(known)} of {len(times)} results; the others did not record it"
+    return f"{text}, {sum(known) / 3600:.2f} hours of CPU time{of}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
