@@ -223,14 +223,17 @@ def test_numbers_that_are_none_become_null(tmp_path):
 
 
 def test_a_report_counts_rewinds_where_a_run_has_spike_protection():
-    """From the last line of each log; without protection in any run there is no such column."""
+    """From the outcome, or from the last line of the log of an older result; without protection there is no column."""
     curve = {"update": (1, 2), "rewinds": (0.0, 3.0)}
-    results = (entry("a", 0, scored(0.9, curve=curve)), entry("a", 1, scored(0.9, curve={**curve, "rewinds": (0, 1)})))
+    results = (
+        entry("a", 0, scored(0.9, curve=curve, rewinds=5)),
+        entry("a", 1, scored(0.9, curve={**curve, "rewinds": (0, 1)})),
+    )
     study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
     plain = entry("one", 0, scored(0.8))
     text = report(study, StudyResult("s0/made", "small", (*results, plain)))
     rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
-    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 3", ""]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 5", ""]
     assert "rewinds" not in report(study, StudyResult("s0/made", "small", (plain,)))
 
 

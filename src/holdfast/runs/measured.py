@@ -125,16 +125,18 @@ def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:
     rows = [_flat(entry) for entry in read_log(folder / "log.jsonl")]
     best = next((row for row in rows if row["update"] == outcome.best_update), {})
     last = {} if outcome.status == "diverged" else (rows[-1] if rows else {})
+    curve = columns(rows)
     return Measured(
         status=outcome.status,
         reason=outcome.reason.replace(f"{folder}/", ""),  # results name no folder of this machine
         best=_scores(best),
         last=_scores(last),
-        curve=columns(rows),
+        curve=curve,
         parameters=outcome.parameters,
         updates=outcome.updates,
         seconds=outcome.seconds,
         cpu_seconds=outcome.cpu_seconds,
+        rewinds=outcome.rewinds if outcome.rewinds or "rewinds" in curve else None,
     )
 
 

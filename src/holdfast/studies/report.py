@@ -190,8 +190,11 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
 
 
 def _rewinds(entries: Sequence[SeedResult]) -> str:
-    """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
-    counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
+    """How often ``spikes = "rewind"`` put earlier weights back; by the last line of the log in older results."""
+    counts = [
+        entry.measured.curve.get("rewinds", (None,))[-1] if entry.measured.rewinds is None else entry.measured.rewinds
+        for entry in entries
+    ]
     return _range([round(count) for count in counts if count is not None])
 
 
