@@ -115,6 +115,16 @@ def test_what_lies_within_the_spread_or_rests_on_too_few_seeds_is_undecided(clai
     assert (f"*undecided*: {why}" == it.verdict) == bool(why)
 
 
+def test_the_reason_why_few_seeds_decide_is_given_where_they_do():
+    """Not with three seeds, nor where the claim is not decided."""
+    few = {"few": "it never moves"}
+    assert judged(run="one", at_least=0.1, **few).few == "it never moves"
+    assert judged(than="one", better_by=-0.1, **few).few == "it never moves"
+    assert judged(at_least=0.1, **few).few == ""
+    assert judged(run="one", at_least=0.91, of=100, **few).few == ""
+    assert judged(run="e", at_least=0.1, **few).few == ""
+
+
 def test_the_number_of_answers_follows_from_the_settings_of_the_scale():
     """0.92 against 0.91: decided on MNIST's 10,000 test images, not on the first 100 of them."""
     scales = {"small": Scale(set={"task.limit": 100}), "paper": Scale()}

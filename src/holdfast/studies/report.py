@@ -137,7 +137,7 @@ def _head(study: Study, result: StudyResult) -> str:
 def _claims(judged: Sequence[Judged]) -> str:
     head = ["claim", "paper", "ours, mean ± standard deviation (seeds)", "scale", ""]
     rows = [[it.claim.text, shown(it.claim.paper, it.claim.metric), it.text, it.scale, it.verdict] for it in judged]
-    few = [f'- Few seeds decide "{it.claim.text}": {it.claim.few}' for it in judged if it.claim.few]
+    few = [f'- Few seeds decide "{it.claim.text}": {it.few}' for it in judged if it.few]
     return "\n\n".join([_table(head, rows), "\n".join(few)] if few else [_table(head, rows)])
 
 
