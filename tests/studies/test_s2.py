@@ -200,9 +200,10 @@ def test_a_start_of_weights_is_applied_gate_by_gate():
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
-        ({"recurrent": "eye"}, "got 'eye' and None"),
-        ({"others": -1.0}, "got None and -1.0"),
-        ({"other": 1}, "start has no option 'other'; known: recurrent, others"),
+        ({"recurrent": "eye"}, "got 'eye', None and None"),
+        ({"others": -1.0}, "got None, -1.0 and None"),
+        ({"embedding": -1.0}, "got None, None and -1.0"),
+        ({"other": 1}, "start has no option 'other'; known: recurrent, others, embedding"),
     ],
 )
 def test_an_impossible_start_is_refused(start, reason):

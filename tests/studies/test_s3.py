@@ -11,7 +11,8 @@ from holdfast.runs.settings import run_settings
 from holdfast.studies.claims import answer_count
 from holdfast.studies.run import run_study
 from holdfast.studies.study import find_studies, load_study
-from holdfast.train.model import LAYERS, made_options
+from holdfast.tasks import Spec
+from holdfast.train.model import LAYERS, build, made_options
 
 ROOT = Path(__file__).parents[2] / "studies"
 FILES = find_studies(ROOT)
@@ -86,7 +87,7 @@ def test_sgornn_starts_at_the_printed_gates_and_relu_is_everywhere_but_in_the_ls
         it = study(name)
         for run in it.run:
             network = run_settings(it.table(run, "paper", 1)).network
-            layer = LAYERS[network.name](2, 4, **made_options(network))
+            layer = LAYERS[network.name](2, 4, **{k: it for k, it in made_options(network).items() if k != "start"})
             (cell,) = layer.cells
             assert cell.phi is (torch.tanh if network.name == "lstm" else torch.relu)
             if network.name == "sgornn":
@@ -108,8 +109,8 @@ def test_har2_at_paper_scale_is_as_printed():
 
 
 def test_ptb_at_paper_scale_is_as_printed():
-    """§3.3: windows of 300, 256 units and features, dropout of 0.3 on the embedding, 300 epochs. Runs `*-code` have the
-    words and windows of the authors' program.
+    """§3.3: windows of 300, 256 units and features, dropout of 0.3 on the embedding, 300 epochs, one cut after 200. The
+    runs `*-code` have words, windows and embedding of the authors' program, and a cut after every epoch from 200 on.
     """
     it = study("s3/ptb")
     assert {run.name for run in it.run if run.name.endswith("-code")} == {
@@ -118,10 +119,31 @@ def test_ptb_at_paper_scale_is_as_printed():
     for run in it.run:
         settings = run_settings(it.table(run, "paper", 0))
         network, task = settings.network, settings.task
-        words = ("keras", 35) if run.name.endswith("-code") else ("spaces", 300)
+        code = run.name.endswith("-code")
+        words = ("keras", 35) if code else ("spaces", 300)
         assert (task.tokeniser, task.window, task.protocol) == (*words, "windows")
         assert (network.hidden_size, network.embedding, network.input_dropout, network.tied) == (256, 256, 0.3, False)
-        assert (settings.training.epochs, settings.training.carry_state) == (300, False)
+        training = settings.training
+        assert (training.epochs, training.carry_state) == (300, False)
+        assert (training.optimiser, training.options) == ("rmsprop", {"alpha": 0.9, "eps": 1e-7})
+        epoch = 240
+        rates = [training.schedule.multiplier(n * epoch + epoch // 2, 300 * epoch) for n in range(199, 205)]
+        assert rates == pytest.approx([1, *(0.1**n if code else 0.1 for n in range(1, 6))])
+
+
+def test_ptb_as_in_the_program_starts_with_its_embedding():
+    """Uniform in ±0.05, and nothing else is put elsewhere: recurrent layer and readout start as in the others."""
+    it, spec = study("s3/ptb"), Spec(400, 400, "cross_entropy", "perplexity", tokens=True, every_step=True)
+    for cell in ("vprnn", "sgornn", "fastrnn", "lstm"):
+        models = []
+        for name in (cell, f"{cell}-code"):
+            run = next(run for run in it.run if run.name == name)
+            torch.manual_seed(0)
+            models.append(build(run_settings(it.table(run, "paper", 0)).network, spec))
+        (printed, theirs), words = (dict(model.named_parameters()) for model in models), "embedding.weight"
+        assert theirs[words].abs().max() <= 0.05 < printed[words].abs().max()
+        torch.testing.assert_close(theirs[words].std().item(), 0.05 / 3**0.5, rtol=0.01, atol=0)
+        assert all(torch.equal(theirs[name], printed[name]) for name in printed if name != words)
 
 
 def test_s3_addition_runs_at_smoke(tmp_path):
