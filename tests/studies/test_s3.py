@@ -55,7 +55,7 @@ def test_s3_is_whole():
 @pytest.mark.parametrize("steps", [500, 1000, 5000])
 @pytest.mark.parametrize(("model", "count"), [("sgornn", 1411), ("vprnn", 1409), ("fastrnn", 16899), ("lstm", 67201)])
 def test_addition_at_paper_scale_is_as_the_authors_ran_it(model, count, steps):
-    """§3.1: 128 units, batches of 64, 20,000 updates, 640 sequences scored every 100; a constant rate to T = 1000."""
+    """§3.1: 128 units, batches of 64, 20,000 updates, 640 sequences every 100; a constant rate, and Keras' LSTM."""
     it = study("s3/addition")
     run = next(run for run in it.run if run.name == f"{model}-{steps}")
     assert it.values(run, "paper") == (1e-2, 1e-3, 1e-4)
@@ -66,8 +66,22 @@ def test_addition_at_paper_scale_is_as_the_authors_ran_it(model, count, steps):
     training = settings.training
     assert (training.optimiser, training.options) == ("rmsprop", {"alpha": 0.9, "eps": 1e-7})
     assert (training.batch, training.updates, training.evaluate_every, training.clip) == (64, 20_000, 100, None)
-    printed = steps == 5000 and model != "fastrnn"
-    assert training.schedule.multiplier(5_000, 20_000) == (0.75 if printed else 1.0)
+    assert training.schedule.multiplier(5_000, 20_000) == 1.0
+    if model == "lstm":
+        assert network.rnn.cells[0].bias.view(4, -1).mean(dim=1).tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("model", ["sgornn", "vprnn", "lstm"])
+def test_addition_over_5000_steps_as_printed_has_the_decay_and_nothing_else(model):
+    """Linear to zero over 20,000 updates; the LSTM starts as PyTorch's. All else is as the authors ran it."""
+    it = study("s3/addition")
+    theirs, printed = (
+        it.table(next(run for run in it.run if run.name == f"{model}-5000{suffix}"), "paper", 0, 1e-2)
+        for suffix in ("", "-printed")
+    )
+    assert printed["train"].pop("schedule") == {"kind": "linear", "over": 20_000}
+    assert theirs["cell"].pop("options", {}) == ({"forget_bias": 1.0} if model == "lstm" else {})
+    assert printed == theirs
 
 
 @pytest.mark.parametrize("steps", [500, 1000, 5000])
