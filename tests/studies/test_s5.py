@@ -17,6 +17,7 @@ from holdfast.runs.settings import run_settings
 from holdfast.spline import initial_state_slope, partition_code
 from holdfast.studies.claims import answer_count
 from holdfast.studies.procedures import PROCEDURES
+from holdfast.studies.result import read_result
 from holdfast.studies.run import run_study
 from holdfast.studies.s5.bird import BirdNetwork, auc
 from holdfast.studies.study import load_study
@@ -103,6 +104,28 @@ def test_adding_is_as_printed():
         training = settings.training
         assert (settings.task.steps, settings.network.hidden_size) == (100, 128)
         assert (training.optimiser, training.lr, training.batch, training.updates) == ("rmsprop", 1e-4, 50, 100_000)
+
+
+@pytest.mark.parametrize("name", ["adding", "bird", "figures7-9", "table1", "table3", "table4"])
+def test_the_rate_follows_the_validation_loss(name):
+    """Appendix C: times 0.7 after five evaluations without a lower loss, at every scale above small."""
+    it = study(name)
+    for scale in set(it.scale) - {"smoke", "small"}:
+        for run in it.runs_at(scale):
+            schedule = run_settings(it.table(run, scale, 0)).training.schedule
+            assert (schedule.kind, schedule.factor, schedule.patience, schedule.on) == ("plateau", 0.7, 5, "loss")
+
+
+@pytest.mark.parametrize("name", ["adding", "figures7-9", "table1", "table3", "table4"])
+def test_at_small_the_rate_never_fell(name):
+    """By the logs; where the curve has no rate, the sixth of six evaluations is the first that could lower it."""
+    result = read_result(ROOT.parent / "results" / "s5" / name / "small" / "result.json")
+    for entry in result.results:
+        for attempt in entry.attempts:
+            rates = set(attempt.measured.curve.get("lr", ()))
+            run = next(run for run in study(name).run if run.name == entry.run)
+            training = run_settings(study(name).table(run, "small", entry.seed)).training
+            assert len(rates) == 1 or attempt.measured.updates <= 6 * training.evaluate_every
 
 
 def test_the_recurrent_weights_start_at_the_identity_and_nothing_else_does():

@@ -96,6 +96,12 @@ class Judged:
         return marks[self.status]
 
     @property
+    def few(self) -> str:
+        """Why fewer than three seeds decided the claim; empty if it has three or they did not decide it."""
+        seeds = min(it.count for it in (self.ours, self.theirs) if it is not None)
+        return self.claim.few if self.status in ("met", "not met") and seeds < _SEEDS else ""
+
+    @property
     def text(self) -> str:
         """The result, as in the table."""
         if self.status == "not run":

@@ -7,7 +7,9 @@ A procedure that was interrupted is called again with the same arguments and con
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,7 +47,7 @@ def procedure(
     """Register a function under ``name``, for runs with ``procedure = name``.
 
     The function gets the run's settings as tables, the run's ``options``, and a folder of its own that keeps what an
-    earlier, interrupted call left there.
+    earlier, interrupted call left there. If it trains nothing, and so gives no seconds back, its own count.
 
     Args:
         name: in study files.
@@ -82,7 +84,12 @@ def procedure(
                     )
             if missing := sorted(set(needed) - options.keys()):
                 raise ConfigError(f"{label}: the procedure {name} needs the option {missing[0]!r}.")
-            return function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
+            begin, spent = time.perf_counter(), time.process_time()
+            found = function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
+            if found.seconds:
+                return found
+            seconds, cpu_seconds = round(time.perf_counter() - begin, 3), round(time.process_time() - spent, 3)
+            return dataclasses.replace(found, seconds=seconds, cpu_seconds=cpu_seconds)
 
         PROCEDURES[name] = checked
         if (counted := answers) is not None:

@@ -82,6 +82,7 @@ class Start:
     Args:
         recurrent: of every ``weight_hh``: "identity", "orthogonal", or a number r: uniform in [-r, r]. Gate by gate.
         others: input weights, a trained embedding and the readout are uniform in [-others, others], and biases 0.
+        embedding: a trained embedding is uniform in [-embedding, embedding] instead; Keras has 0.05.
 
     Example:
         >>> model = SequenceModel(holdfast.RNN(2, 3), nn.Linear(3, 1))
@@ -92,13 +93,15 @@ class Start:
 
     recurrent: str | float | None = None
     others: float | None = None
+    embedding: float | None = None
 
     def __post_init__(self) -> None:
         words = self.recurrent in (None, "identity", "orthogonal")
-        if not (words or _is_width(self.recurrent)) or not (self.others is None or _is_width(self.others)):
+        widths = all(width is None or _is_width(width) for width in (self.others, self.embedding))
+        if not (words or _is_width(self.recurrent)) or not widths:
             raise SettingError(
-                'start expects recurrent = "identity", "orthogonal" or a number, and others = a number, both of at '
-                f"least 0; got {self.recurrent!r} and {self.others!r}."
+                'start expects recurrent = "identity", "orthogonal" or a number, and others and embedding = a number, '
+                f"all of at least 0; got {self.recurrent!r}, {self.others!r} and {self.embedding!r}."
             )
 
     @torch.no_grad()
@@ -117,6 +120,8 @@ class Start:
                 nn.init.uniform_(weight, -self.others, self.others)
             elif name.rpartition(".")[2].startswith("bias"):
                 nn.init.zeros_(weight)
+        if self.embedding is not None and model.embedding is not None and model.embedding.weight.requires_grad:
+            nn.init.uniform_(model.embedding.weight, -self.embedding, self.embedding)
 
 
 def _start_recurrent(gate: Tensor, start: str | float | None) -> None:
@@ -353,8 +358,9 @@ def build(
         **{name: getattr(network, name) for name in PENALTIES},
     )
     if weights_start is not None:
-        if vectors is not None and weights_start.others is not None:
-            raise SettingError("start.others would overwrite the embedding's vectors; leave one of the two out.")
+        for name in ("others", "embedding"):
+            if vectors is not None and getattr(weights_start, name) is not None:
+                raise SettingError(f"start.{name} would overwrite the embedding's vectors; leave one of the two out.")
         weights_start.apply_(model)
     return model
 
@@ -443,7 +449,7 @@ def made_options(network: ModelSettings) -> dict[str, Any]:
 
     Example:
         >>> made_options(ModelSettings("rnn", options={"start": {"recurrent": "identity"}}))
-        {'start': Start(recurrent='identity', others=None)}
+        {'start': Start(recurrent='identity', others=None, embedding=None)}
     """
     names = (*sorted(LAYERS), RESERVOIR, TREE_LSTM, AUTOMATIC)
     if network.name not in names:
