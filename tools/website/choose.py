@@ -12,28 +12,28 @@ from website.generated import filled
 
 __all__ = ["LAYERS", "Measured", "choose_page"]
 
-# A layer: its row in the comparison of cells, and in the report of the scan.
+# A layer: its row in the comparison of cells, and in the report of the scan if it is timed there.
 LAYERS = {
     "RNN": ("rnn", "RNN tanh"),
     "FastRNN": ("fastrnn", "FastRNN"),
-    "FastGRNN": ("fastgrnn", None),
+    "FastGRNN": ("fastgrnn", "FastGRNN"),
     "SGORNN": ("sgornn", "SGORNN, 14 rotations"),
     "VPRNN": ("vprnn", "VPRNN, 14 rotations"),
     "ExpRNN": ("exprnn", "ExpRNN"),
-    "ScoRNN": ("scornn", None),
-    "URNN": ("urnn", None),
-    "EUNN": ("eunn", None),
-    "GORU": ("goru", None),
+    "ScoRNN": ("scornn", "ScoRNN"),
+    "URNN": ("urnn", "URNN, 64 complex units"),
+    "EUNN": ("eunn", "EUNN, 64 complex units, capacity 2"),
+    "GORU": ("goru", "GORU, capacity 2"),
     "LSTM": ("lstm", "LSTM"),
-    "CLSTM": ("c-lstm", None),
+    "CLSTM": ("c-lstm", "CLSTM, 150 filters"),
     "GRU": ("gru", "GRU, PyTorch's"),
-    "IndRNN": ("indrnn", None),
-    "CoRNN": ("cornn", None),
-    "LEM": ("lem", None),
-    "AntisymmetricRNN": ("antisymmetric", None),
-    "MinGRU": ("mingru", None),
-    "MinLSTM": ("minlstm", None),
-    "LinearRNN": ("linear", None),
+    "IndRNN": ("indrnn", "IndRNN"),
+    "CoRNN": ("cornn", "CoRNN"),
+    "LEM": ("lem", "LEM"),
+    "AntisymmetricRNN": ("antisymmetric", "AntisymmetricRNN"),
+    "MinGRU": ("mingru", "MinGRU"),
+    "MinLSTM": ("minlstm", "MinLSTM"),
+    "LinearRNN": ("linear", "LinearRNN"),
     "RRNN": ("rrnn", None),
     "RRNNGRU": ("rrnn-gru", None),
 }
@@ -70,6 +70,15 @@ class Measured:
         except StopIteration:
             return ""
         return found.removesuffix(" (3)").replace("(1)", "(1 seed)").replace("(2)", "(2 seeds)")
+
+    def speed(self, row: str | None) -> str:
+        """Milliseconds of a row of the scan's report, and their share of PyTorch's; "" if there is no such row."""
+        scan = self.report("scan")
+        for heading, share, whose in (("", "of LSTM", "of LSTM"), ("Layers", "ratio", "of Conv1d and LSTM")):
+            for found in scan.rows(heading) if heading in scan.sections else ():
+                if next(iter(found.values())) == row:
+                    return f"{found['ms']} ms, {found[share]} {whose}"
+        return ""
 
 
 def choose_page(it: Measured) -> str:
@@ -208,8 +217,7 @@ def _all(it: Measured) -> str:
     for name, (_, row) in LAYERS.items():
         made = None if name in SEARCHED else getattr(holdfast, name)(2, 128)
         size = "" if made is None else f"{sum(weight.numel() for weight in made.parameters()):,}"
-        speed = f"{scan.cell('', row, 'ms')} ms, {scan.cell('', row, 'of LSTM')} of LSTM" if row else ""
-        rows.append([f"`{name}`", size, speed, *(it.compared(task, name) for task in tasks)])
+        rows.append([f"`{name}`", size, it.speed(row), *(it.compared(task, name) for task in tasks)])
     note = (
         "Speed: forward and backward, T = 500, B = 64, H = 128, as a share of `torch.nn.LSTM`'s time, from the [scan "
         f"benchmark](../{scan.path.as_posix()}). Scores: models of about 5,000 parameters with the settings that a "
