@@ -362,6 +362,10 @@ def test_a_round_by_rules_is_a_softmax_over_what_is_left():
     ):
         with pytest.raises(SettingError, match=words):
             RRNN(4, 4, **options)
+    with pytest.raises(SettingError, match="expect sigmoid or tanh among the activations, got relu"):
+        soft_search(
+            leaves, matrices, Sets(tuples=2, activations=("relu",)), TwoLayerScorer(4, 3), rules="published code"
+        )
 
 
 # -- RRNN-GRU ------------------------------------------------------------------------------------------------------

@@ -256,7 +256,9 @@ def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
     cell |= {"name": "rrnn-gru", "options": {"setting": "published code", "backend": "reference", "loss": loss}}
     train = {"epochs": 1, "batch": 3, "lr": 0.5, "loss_per": "sequence"}
     table, folder = {"task": own_text(tmp_path), "cell": cell, "train": train}, tmp_path / "run"
-    PROCEDURES["trees"](table, {"sequences": 2, "teacher": 2}, folder, progress=False, label="tiny")
+    found = PROCEDURES["trees"](table, {"sequences": 2, "teacher": 2}, folder, progress=False, label="tiny")
+    both = [read_outcome(folder / "teacher"), read_outcome(folder)]
+    assert found.cpu_seconds == pytest.approx(sum(outcome.cpu_seconds for outcome in both), abs=1e-3)
     gru, model = load_run(folder / "teacher").model, load_run(folder).model
     assert torch.equal(gru.embedding.weight, model.embedding.weight)
     vectors = model.embedding.weight

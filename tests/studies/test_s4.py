@@ -18,6 +18,7 @@ from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
 from holdfast.studies.s4.instances import _growth, _rate
 from holdfast.studies.study import load_study
+from holdfast.train.loop import read_outcome
 from holdfast.train.optimisers import build_optimiser
 
 ROOT = Path(__file__).parents[2] / "studies"
@@ -237,15 +238,17 @@ def test_weights_of_the_full_context_are_at_no_distance(text, tmp_path):
         "cell": {"name": "rnn", "hidden_size": 4, "options": {"backend": "reference"}},
         "train": {"updates": 4, "batch": 4, "lr": 0.1},
     }
-    distances = {}
+    distances, spent = {}, {}
     for k in (2, 8):
         folder = tmp_path / f"k-{k}" / "seed-0"
         found = call("weight-distance", overridden(table, {"cell.context": k}), folder, reference=8, every=2)
-        distances[k] = found.curve["distance"]
+        distances[k], spent[k] = found.curve["distance"], found.cpu_seconds
         assert found.curve["update"] == (0, 2, 4)
     assert distances[8] == (0.0, 0.0, 0.0)
     assert distances[2][0] == 0.0 < distances[2][1]
-    assert len(list(tmp_path.glob("reference-*"))) == 1
+    (reference,) = tmp_path.glob("reference-*")
+    own = [read_outcome(folder).cpu_seconds for folder in (tmp_path / "k-2/seed-0", tmp_path / "k-8/seed-0", reference)]
+    assert spent == {2: pytest.approx(own[0] + own[2], abs=1e-3), 8: own[1]}  # its time counts once
 
 
 def test_bad_options_are_named(tmp_path):

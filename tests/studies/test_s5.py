@@ -15,7 +15,9 @@ from holdfast.runs import load_run
 from holdfast.runs.prepare import prepare
 from holdfast.runs.settings import run_settings
 from holdfast.spline import initial_state_slope, partition_code
+from holdfast.studies.claims import answer_count
 from holdfast.studies.procedures import PROCEDURES
+from holdfast.studies.result import read_result
 from holdfast.studies.run import run_study
 from holdfast.studies.s5.bird import BirdNetwork, auc
 from holdfast.studies.study import load_study
@@ -104,6 +106,28 @@ def test_adding_is_as_printed():
         assert (training.optimiser, training.lr, training.batch, training.updates) == ("rmsprop", 1e-4, 50, 100_000)
 
 
+@pytest.mark.parametrize("name", ["adding", "bird", "figures7-9", "table1", "table3", "table4"])
+def test_the_rate_follows_the_validation_loss(name):
+    """Appendix C: times 0.7 after five evaluations without a lower loss, at every scale above small."""
+    it = study(name)
+    for scale in set(it.scale) - {"smoke", "small"}:
+        for run in it.runs_at(scale):
+            schedule = run_settings(it.table(run, scale, 0)).training.schedule
+            assert (schedule.kind, schedule.factor, schedule.patience, schedule.on) == ("plateau", 0.7, 5, "loss")
+
+
+@pytest.mark.parametrize("name", ["adding", "figures7-9", "table1", "table3", "table4"])
+def test_at_small_the_rate_never_fell(name):
+    """By the logs; where the curve has no rate, the sixth of six evaluations is the first that could lower it."""
+    result = read_result(ROOT.parent / "results" / "s5" / name / "small" / "result.json")
+    for entry in result.results:
+        for attempt in entry.attempts:
+            rates = set(attempt.measured.curve.get("lr", ()))
+            run = next(run for run in study(name).run if run.name == entry.run)
+            training = run_settings(study(name).table(run, "small", entry.seed)).training
+            assert len(rates) == 1 or attempt.measured.updates <= 6 * training.evaluate_every
+
+
 def test_the_recurrent_weights_start_at_the_identity_and_nothing_else_does():
     it = study("adding")
     model, _ = prepare(run_settings(it.table(it.run[0], "smoke", 0)))
@@ -143,6 +167,23 @@ def test_the_tracked_slope_is_that_of_the_weights_that_were_saved(tmp_path):
     assert found.curve["state-slope"][-1] == initial_state_slope(model, inputs).state_norm.mean().item()
     with pytest.raises(ConfigError, match="no option 'evry'"):
         PROCEDURES["start-slope"](table, {"evry": 4}, tmp_path, progress=False, label="tiny")
+
+
+def test_shares_of_images_and_sentences_are_counted_on_as_many_as_the_options_say():
+    """At most the test set's; the first 80% of the images vote on the rest."""
+    counted = {
+        ("table3", "smoke", "codes-1.accuracy"): 12,
+        ("table3", "small", "pixels-5.accuracy"): 500,
+        ("table3", "small", "templates.accuracy"): 200,
+        ("table3", "paper", "codes-10.accuracy"): 2000,
+        ("figures7-9", "smoke", "templates.accuracy"): 5,
+        ("figures7-9", "smoke", "nearest.accuracy"): 40,
+        ("figures7-9", "small", "farthest.accuracy"): 1821,
+        ("figures7-9", "small", "test.accuracy"): 1821,
+    }
+    for (name, scale, metric), count in counted.items():
+        (run,) = study(name).run
+        assert answer_count(study(name), scale, run.name, metric) == count
 
 
 @data

@@ -8,10 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.noisy_run import stream
+from helpers.path_graphs import random_model
 from holdfast.errors import DivergedError, Interrupted, SettingError
+from holdfast.runs.measured import measured_run
 from holdfast.tasks import Addition
-from holdfast.train import LRSchedule, ModelSettings, Training, build, fit, spikes
+from holdfast.train import OPTIMISERS, LRSchedule, ModelSettings, Training, build, fit, spikes
 from holdfast.train.log import read_log
+from holdfast.train.optimisers import build_optimiser
 from holdfast.train.spikes import Rewind
 
 FILES = ("last.safetensors", "best.safetensors", "log.jsonl")
@@ -63,6 +67,69 @@ def test_a_spike_puts_back_weights_and_optimiser_of_20_to_40_updates_before():
     assert torch.equal(model.weight, weights[0])  # and no further than the start
 
 
+OPTIONS = {
+    "sgd": {"momentum": 0.9, "nesterov": True},
+    "adam": {"amsgrad": True},
+    "rmsprop": {"centered": True, "momentum": 0.9},
+    "path-sgd": {"steps": 5, "relative": True, "momentum": 0.9},
+    "path-adam": {"steps": 5, "every": 3},
+    "path-adam, invariant": {"steps": 5, "invariant": True, "every": 3},
+    "adam, projected": {"project": {"rate": 0.9}},
+}
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*OPTIMISERS, *OPTIONS]))
+def test_a_run_after_a_spike_is_the_run_that_never_saw_what_was_undone(name):
+    """For every optimiser, with all that it remembers: 39 updates, 36 that a spike undoes and 9 more are 39 and 9.
+
+    In one update of three the readout's bias has no gradient, so that an optimiser with phases is in the other one.
+    """
+    own = name.split(",", maxsplit=1)[0]
+    numbers = [*range(39), *range(100, 136), *range(39, 48)]
+    weights = {}
+    for undone in (True, False):
+        torch.manual_seed(0)
+        model = random_model(2, 4, 1)
+        optimiser = build_optimiser(own, model, 1e-3, OPTIONS.get(name, {}))
+        rewind = Rewind(model, optimiser)
+        for place, number in enumerate(numbers):
+            if undone:
+                assert place != 75 or not rewind.accepts(math.inf)
+                assert rewind.accepts(1.0)
+            elif 39 <= place < 75:
+                continue
+            optimiser.zero_grad()
+            batch = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(number))
+            model(batch).square().mean().backward()
+            if number % 3 == 0:
+                model.readout.bias.grad = None
+            optimiser.step()
+        weights[undone] = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert weights[True].isfinite().all()
+    assert torch.equal(weights[True], weights[False])
+
+
+def test_an_evaluation_that_is_not_finite_puts_weights_back_and_drops_the_carried_state(tmp_path):
+    """The state was made by the weights that are gone: the update after it starts from none, as after a spike."""
+    task, carried = stream(), []
+    model = build(ModelSettings("rnn", 6, options={"backend": "reference"}), task.spec)
+    plain = model.forward
+
+    def seen(inputs, lengths=None, state=None, **way):
+        if model.training:
+            carried.append(state is not None)
+            return plain(inputs, lengths, state, **way)
+        answers, state = plain(inputs, lengths, state, **way)
+        return (answers * math.nan if len(carried) == 8 else answers), state
+
+    model.forward = seen
+    training = Training(updates=12, batch=4, carry_state=True, evaluate_every=4, spikes="rewind")
+    outcome = fit(model, task, training, tmp_path, progress=False)
+    assert outcome.rewinds == 1
+    assert task.epoch(4) > 12
+    assert carried == [False, *[True] * 7, False, *[True] * 3]
+
+
 @pytest.mark.parametrize("size", [1e4, float("nan")], ids=["large", "not finite"])
 def test_a_run_passes_a_bad_batch_and_counts_it(size, tmp_path):
     outcome = fit(*run({50}, size=size, spikes="rewind"), tmp_path / "a", progress=False)
@@ -103,6 +170,15 @@ def test_a_run_with_spikes_resumes_to_the_same_bits(stop, tmp_path):
     assert outcome.rewinds == alone.rewinds == 2
     for name in FILES:
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_a_run_that_ends_in_spikes_has_all_of_them_in_its_numbers(tmp_path):
+    """From update 43 on every batch is one, until it gives up: the last evaluation, after 40, has seen none."""
+    made = run(range(42, 200), spikes="rewind", updates=200, evaluate_every=40)
+    found = measured_run(tmp_path, lambda: fit(*made, tmp_path, progress=False))
+    assert (found.status, found.curve["rewinds"]) == ("diverged", (0,))
+    assert found.rewinds > 1
+    assert f"put earlier weights back {found.rewinds} times" in found.reason
 
 
 def test_weights_differ_when_the_copies_are_not_put_back(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ Source: S2, §2 and footnote 1. Symbols: docs/notation.md.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -125,6 +126,14 @@ class PathNetwork:
         else:
             shape = (self.layers[0].weight_ih.shape[1],)
         return torch.ones((), dtype=dtype, device=next(self.edges()).device).expand(shape)
+
+    @functools.cached_property
+    def is_one_layer(self) -> bool:
+        """Whether it is one recurrence of one gate that starts at zero, and one piece; each weight in one place."""
+        if self.encoder or len(self.layers) != 1 or len(self.decoder) != 1:
+            return False
+        layer, weights = self.layers[0], list(self.edges())
+        return layer.initial is None and len(layer.weight_hh) == layer.hidden_size and len(set(weights)) == len(weights)
 
     def edges(self) -> Iterator[Tensor]:
         """Every tensor of weights, once for each place that uses it."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.engine.kernels.flow import compiled_flow, fits
+from holdfast.engine.kernels.flow import fits, padded, padded_flow
 from holdfast.optim.network import PathNetwork, Recurrence
 from holdfast.optim.pieces import Dense
 
@@ -39,14 +39,21 @@ def one_layer_first(network: PathNetwork, steps: int, every: bool) -> dict[Tenso
     if parts is None or not fits(parts[0].weight_hh):
         return None
     layer, (weight, bias) = parts[0], parts[1].tensors
-    U, W = layer.weight_hh.square(), layer.weight_ih
-    drive = W.square().sum(1)
+    U, W, hidden = layer.weight_hh, layer.weight_ih, layer.weight_hh.shape[0]
+    whole = padded(hidden)
+    squared, starts, drives = U.new_zeros(2, whole, whole), U.new_zeros(2, whole), U.new_zeros(2, whole)
+    back = squared[1, :hidden, :hidden]  # Ũ for g, and Ũᵀ for f: rows are multiplied from the left
+    torch.mul(U, U, out=back)
+    squared[0, :hidden, :hidden].copy_(back.mT)
+    drive, start = drives[0, :hidden], starts[1, :hidden]
+    torch.sum(W.square(), 1, out=drive)
     for own in layer.biases:
         drive.addcmul_(own, own)
-    start, none = weight.square().sum(0), torch.zeros_like(drive)
-    starts, drives = torch.stack([none, start]), torch.stack([drive, start if every else none])
-    F, G = compiled_flow(torch.stack([U.mT, U]), starts, drives, steps + 1)  # f_0 = 0 first; one g too many
-    G = G[:steps].flip(0)
+    torch.sum(weight.square(), 0, out=start)
+    if every:
+        drives[1] = starts[1]
+    flows = padded_flow(squared, starts, drives, steps + 1, hidden)
+    F, G = flows[0], flows[1, :steps].flip(0)  # f_0 = 0 first; one g too many
     total = G.sum(0)
     read = F[1:].sum(0) if every else F[steps]
     recurrent = G.mT @ F[:steps]
@@ -74,14 +81,10 @@ def is_one_layer(network: PathNetwork) -> bool:
 
 def _parts(network: PathNetwork) -> tuple[Recurrence, Dense] | None:
     """Its layer and readout: one gate, started at zero, one linear map; every weight float32 and in one place."""
-    if network.encoder or len(network.layers) != 1 or len(network.decoder) != 1:
+    if not network.is_one_layer:
         return None
     layer, readout = network.layers[0], network.decoder[0]
-    weights = list(network.edges())
-    plain = (
-        layer.initial is None
-        and layer.weight_hh.shape[0] == layer.weight_hh.shape[1]
-        and all(weight.dtype == torch.float32 for weight in weights)
-        and len(set(weights)) == len(weights)
-    )
-    return (layer, readout) if plain and isinstance(readout, Dense) else None
+    for weight in (layer.weight_ih, layer.weight_hh, *layer.biases, *readout.tensors):
+        if weight is not None and weight.dtype != torch.float32:
+            return None
+    return (layer, readout) if isinstance(readout, Dense) else None

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from holdfast.errors import ShapeError
 
-__all__ = ["compiled_flow", "fits"]
+__all__ = ["compiled_flow", "fits", "padded", "padded_flow"]
 
 LARGEST = 256  # units: 256² doubles are 512 KB, a common size of second-level caches
 COLUMNS = 16  # columns come in sixteens: zeros fill up the last ones
@@ -56,21 +56,44 @@ def compiled_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int) -> Te
             f"({rows}, {size}), of one dtype and all or none with a number of flows in front, got "
             f"{tuple(matrix.shape)}, {tuple(start.shape)} and {tuple(drive.shape)} of {matrix.dtype} and {drive.dtype}."
         )
-    fill = -size % COLUMNS
+    fill = padded(size) - size
     if fill:
         matrix = torch.nn.functional.pad(matrix, (0, fill, 0, fill))
         start, drive = (torch.nn.functional.pad(values, (0, fill)) for values in (start, drive))
     else:
         matrix, drive = matrix.contiguous(), drive.contiguous()
-    states = matrix.new_empty(*several, rows, size + fill)
+    return padded_flow(matrix, start, drive, rows, size)
+
+
+def padded(size: int) -> int:
+    """The size of a matrix that the loop reads: ``size`` and zeros.
+
+    Example:
+        >>> padded(100), padded(128)
+        (112, 128)
+    """
+    return size + -size % COLUMNS
+
+
+def padded_flow(matrix: Tensor, start: Tensor, drive: Tensor, rows: int, size: int) -> Tensor:
+    """``compiled_flow`` of contiguous arguments that have zeros from ``size`` to ``padded(size)``, unchecked.
+
+    Example:
+        >>> matrix, row = torch.zeros(16, 16), torch.zeros(16)
+        >>> matrix[0, 0], row[0] = 2.0, 1.0
+        >>> padded_flow(matrix, row, row, 4, 1).flatten().tolist()
+        [1.0, 3.0, 7.0, 15.0]
+    """
+    *several, whole = start.shape
+    states = matrix.new_empty(*several, rows, whole)
     states[..., 0, :] = start
     run = _kernel(matrix.dtype)
     assert run is not None
-    flows, stride = several.numel(), size + fill if drive.dim() > start.dim() else 0
-    apart = (size + fill) * (rows if stride else 1)
+    flows, stride = several[0] if several else 1, whole if drive.dim() > start.dim() else 0
+    apart = whole * (rows if stride else 1)
     addresses = (matrix.data_ptr(), states.data_ptr(), drive.data_ptr())
-    run(*addresses, stride, apart, rows, size + fill, size, flows, parts=flows)
-    return states[..., :size] if fill else states
+    run(*addresses, stride, apart, rows, whole, size, flows, parts=flows)
+    return states[..., :size]
 
 
 @functools.cache

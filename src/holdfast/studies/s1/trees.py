@@ -60,12 +60,13 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
         Traceback (most recent call last):
         holdfast.errors.ConfigError: tiny: trees needs a task with epochs; addition has none.
     """
-    settings = run_settings(table, label)
+    settings, taught = run_settings(table, label), None
     task = settings.task.load()
     if options.get("teacher"):
         gru = {**table["cell"], "name": "gru", "options": {"reset": "before"}}
         own = overridden({**table, "cell": gru}, {"train.updates": options["teacher"]})
-        measure(run_settings(own, label), folder / "teacher", task=task, progress=progress, label=f"{label}, teacher")
+        teacher = run_settings(own, label)
+        taught = measure(teacher, folder / "teacher", task=task, progress=progress, label=f"{label}, teacher")
         table = overridden(table, {"cell.options.loss.teacher": str(folder / "teacher")})
         settings = run_settings(table, label)
     epoch = task.epoch(settings.training.batch)
@@ -79,6 +80,7 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
 
     at = range(0, run_lengths(task, settings.training)[0] + 1, epoch)
     found = measure(settings, folder, task=task, look=look, at=at, progress=progress, label=label)
+    found = found if taught is None else found.after(taught)
     rows, before = [], None
     for number in range(found.updates // epoch + 1):
         path = folder / f"trees-{number}.json"
