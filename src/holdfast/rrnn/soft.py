@@ -9,7 +9,7 @@ V_k can be another set than Algorithm 1's (``rules``):
   round has two nodes left.
 - "published code": an inner node is used once, and all of them are in the last tree. Rounds 1 and 2 have the first and
   the second tuple alone. Where an entry of o(L c, R d) + b exceeds 1 in absolute value, only σ and tanh are candidates.
-  The whole batch has one tree at each step, that of the highest sum of scores.
+  The whole batch has one tree at each step, that of the highest sum of scores. Margins are those of each sample.
 
 Neither leaves out what is in the pool already.
 
@@ -90,7 +90,8 @@ def soft_search(
             seen = made.in_pool((), 0)
         score = made.score.masked_fill(seen & ~seen.all(dim=0), -torch.inf)
         nodes.append(made.mean(torch.softmax(score, dim=0)))  # (1)
-        first = score.max(dim=0).indices
+        top = score.max(dim=0)
+        first = top.indices
         if rules == "published code":
             first = score.sum(dim=1).max(dim=0).indices.expand(batch)
         pair = made.table[first, :2]  # (batch, 2)
@@ -99,12 +100,12 @@ def soft_search(
             pair.T,
             (pair >= len(leaves)).T if rules == "published code" else torch.ones_like(pair.T, dtype=torch.bool),
         )
-        others = score.masked_fill(made.like(made.row(first)), -torch.inf)
+        others = score.masked_fill(made.like(made.row(top.indices)), -torch.inf)
         second = others.max(dim=0)
         table = made.table
         choices.append(table[first])
         runners.append(torch.where((second.values == -torch.inf)[:, None], -1, table[second.indices]))
-        bests.append(score.gather(0, first[None])[0])
+        bests.append(top.values)
         seconds.append(second.values)
     found = Found(torch.stack(choices), torch.stack(runners), torch.stack(nodes))
     return found, torch.stack(bests), torch.stack(seconds)
