@@ -77,6 +77,22 @@ def test_figures_2_and_3_at_paper_scale_are_as_printed(run, dropout, lr):
     assert contexts == 2 * [5, 10, 15, 25, 35, 50, 64]
 
 
+@pytest.mark.parametrize("name", ["wikitext2", "figure2", "figure3"])
+def test_medium_reads_the_whole_text_with_10000_words_from_three_seeds(name):
+    """Window, batch and rates are the printed ones. Figures 2 and 3 have networks of fewer units and less dropout."""
+    it = study(name)
+    for run in it.runs_at("medium"):
+        assert it.seeds(run, "medium") == (0, 1, 2)
+        medium, paper = (run_settings(it.table(run, scale, 0)) for scale in ("medium", "paper"))
+        assert (medium.task.size, medium.task.limit) == (10_000, None)
+        assert dataclasses.replace(medium.task, size=None) == paper.task
+        assert dataclasses.replace(medium.training, epochs=40) == paper.training
+    there = {run.name for run in it.runs_at("medium")}
+    for claim in it.claim:
+        assert ("medium" in claim.scales) == (claim.metric != "test.perplexity" or claim.than is not None)
+        assert "medium" not in claim.scales or {claim.run, claim.than or claim.run} <= there
+
+
 def test_figure1_at_paper_scale_is_as_printed():
     """A.5: T = 200, 32 inputs, k = 35, α = 0.01, 200 steps, 10 runs; rates α/t, α/√t and α."""
     it = study("figure1")
