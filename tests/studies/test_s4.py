@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import random
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from holdfast.stability import Truncated, contraction_rate
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
 from holdfast.studies.s4.instances import _growth, _rate
+from holdfast.studies.search import read_search
 from holdfast.studies.study import load_study
 from holdfast.train.loop import read_outcome
 from holdfast.train.optimisers import build_optimiser
@@ -91,6 +93,20 @@ def test_medium_reads_the_whole_text_with_10000_words_from_three_seeds(name):
     for claim in it.claim:
         assert ("medium" in claim.scales) == (claim.metric != "test.perplexity" or claim.than is not None)
         assert "medium" not in claim.scales or {claim.run, claim.than or claim.run} <= there
+
+
+def test_the_grid_has_the_printed_optimum_among_its_trials():
+    """A.5 prints a rate, a dropout, a number of features and of units: all are searched, and one trial has them all."""
+    it = study("grid-search")
+    ranges = read_search(it).ranges
+    printed = {"train.lr": 2.0, "cell.input_dropout": 0.25, "cell.output_dropout": 0.25}
+    printed |= {"cell.embedding": 1024, "cell.hidden_size": 256}
+    assert ranges.keys() == printed.keys()
+    assert all(value in ranges[name].every and len(ranges[name].every) > 1 for name, value in printed.items())
+    trials = math.prod(len(one.every) for one in ranges.values())
+    assert f"--sampler grid --trials {trials}\n" in (ROOT / "s4" / "grid-search.toml").read_text()
+    table = overridden(it.table(it.run[0], "paper", 0), printed)
+    assert run_settings(table) == settings_of("wikitext2", "unconstrained")
 
 
 def test_figure1_at_paper_scale_is_as_printed():
