@@ -22,6 +22,9 @@ MAKE = {
     "invariant": lambda model, **more: PathAdam(
         model.parameters(), model, lr=1e-2, steps=STEPS, invariant=True, weight_decay=0.1, **more
     ),
+    "measured": lambda model, **more: PathAdam(
+        model.parameters(), model, lr=1e-2, steps=STEPS, invariant=True, recurrent="measured", **more
+    ),
 }
 
 
@@ -461,6 +464,97 @@ def test_recurrent_weights_get_shorter_steps_on_longer_sequences():
     assert all(map(torch.equal, other.preconditioner.inverse_kappas(list(model.parameters())), scales[36, None]))
 
 
+def positive_unit(rate, *, hidden=3):
+    """One input, U = rate · I, no biases, positive weights: every path has the same sign."""
+    model = Model(holdfast.RNN(1, hidden, nonlinearity="relu", bias=False, backend="reference"), outputs=1, bias=False)
+    with torch.no_grad():
+        model.rnn.cells[0].weight_hh.copy_(rate * torch.eye(hidden))
+        for weight in (model.rnn.cells[0].weight_ih, model.readout.weight):
+            weight.uniform_(0.1, 1.0)
+    return model
+
+
+@pytest.mark.parametrize("steps", [50, 500])
+@pytest.mark.parametrize("rate", [1.0, 0.9, 0.5])
+def test_the_measured_share_falls_with_the_memory_and_not_with_the_length(rate, steps):
+    """U = λI, inputs of 1: √(2/(T-1)) for λ = 1, and √((1-λ)/(1+λ)) for λ < 1 and λᵀ ≪ 1, whatever T is."""
+    model = positive_unit(rate)
+    optimiser = PathAdam(model.parameters(), model, steps=steps, invariant=True, recurrent="measured")
+    backward(model, torch.ones(steps, 1, 1))
+    optimiser.step()
+    expected = (2 / (steps - 1)) ** 0.5 if rate == 1 else ((1 - rate) / (1 + rate)) ** 0.5
+    assert optimiser.preconditioner.shares == pytest.approx([expected], rel=0.05 if rate == 0.9 else 1e-9)
+
+
+def test_a_measured_share_makes_first_steps_of_recurrent_and_input_weights_change_the_loss_alike():
+    """‖s ⊙ ∂L/∂p‖ of each layer's U becomes that of its W and b, and is never raised; later updates keep the share."""
+    model, _ = model_and_data()
+    model.rnn = holdfast.RNN(2, 4, 2, nonlinearity="relu", backend="reference")
+    with torch.no_grad():
+        for cell, size in zip(model.rnn.cells, (1.0, 0.01), strict=True):
+            cell.weight_hh.copy_(size * torch.eye(4))
+            cell.weight_ih.abs_()
+            cell.bias.zero_()
+        model.rnn.cells[1].weight_ih.mul_(1e-3)  # its states are its biases: U has little effect
+        model.rnn.cells[1].bias.fill_(1.0)
+        model.readout.weight.abs_()
+    xs = torch.rand(50, 3, 2)
+    optimiser = PathAdam(model.parameters(), model, lr=1e-2, steps=50, invariant=True, recurrent="measured")
+    path = optimiser.preconditioner
+    backward(model, xs)
+    path.refresh()
+    effects = {p: (p.grad * path._inverse[p]).norm() for p in model.parameters()}
+    optimiser.step()
+    ratios = [torch.hypot(effects[c.weight_ih], effects[c.bias]) / effects[c.weight_hh] for c in model.rnn.cells]
+    assert ratios[0] < 1 < ratios[1]
+    assert path.shares == pytest.approx([ratios[0].item(), 1.0], rel=1e-12)
+    shares = list(path.shares)
+    for steps in (50, 20):
+        path.steps = steps
+        backward(model, xs[:steps])
+        optimiser.step()
+    assert path.shares == shares
+    twin = copy.deepcopy(model)
+    resumed = PathAdam(twin.parameters(), twin, steps=50, invariant=True)
+    resumed.load_state_dict(copy.deepcopy(optimiser.state_dict()))
+    for one, its_optimiser in ((model, optimiser), (twin, resumed)):
+        backward(one, xs)
+        its_optimiser.step()
+    assert resumed.preconditioner.shares == shares
+    assert all(map(torch.equal, parameters(model), parameters(twin)))
+    path.refresh()
+    plain = PathAdam(model.parameters(), model, steps=20, invariant=True, recurrent=1.0).preconditioner
+    plain.refresh()
+    for cell, share in zip(model.rnn.cells, shares, strict=True):
+        torch.testing.assert_close(path._inverse[cell.weight_hh], share * plain._inverse[cell.weight_hh])
+        torch.testing.assert_close(path._inverse[cell.weight_ih], plain._inverse[cell.weight_ih])
+
+
+def test_a_share_is_measured_once_there_are_gradients_to_measure():
+    """Zero gradients give no share, nor do gradients that are not finite, nor frozen weights."""
+    model, xs = model_and_data()
+    optimiser = MAKE["measured"](model)
+    model.zero_grad(set_to_none=False)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step()
+    assert optimiser.preconditioner.shares == [None]
+    backward(model, xs)
+    model.readout.weight.grad[0, 0] = torch.nan
+    with pytest.raises(DivergedError):
+        optimiser.step()
+    assert optimiser.preconditioner.shares == [None]
+    model.rnn.cells[0].weight_hh.requires_grad_(False)
+    backward(model, xs)
+    model.rnn.cells[0].weight_hh.grad = None
+    optimiser.step()
+    assert optimiser.preconditioner.shares == [None]
+    model.rnn.cells[0].weight_hh.requires_grad_(True)
+    backward(model, xs)
+    optimiser.step()
+    assert 0 < optimiser.preconditioner.shares[0] <= 1
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_invariant_step_refuses_gradients_that_are_not_finite_and_changes_nothing(bad):
     model, xs = model_and_data()
@@ -507,7 +601,8 @@ def test_invariant_steps_name_what_they_do_not_combine_with():
     for options, match in (
         ({"invariant": True, "relative": True}, "sets the length of steps itself; drop relative"),
         ({"invariant": True, "match_sgd": True}, "drop match_sgd"),
-        ({"invariant": True, "recurrent": 0.0}, "recurrent to be a positive number or None, got 0.0"),
+        ({"invariant": True, "recurrent": 0.0}, 'recurrent to be a positive number, "measured" or None, got 0.0'),
+        ({"invariant": True, "recurrent": "measure"}, 'positive number, "measured" or None, got .measure.'),
         ({"recurrent": 0.5}, "reads recurrent=0.5 with invariant=True alone"),
     ):
         with pytest.raises(SettingError, match=match):

@@ -156,6 +156,7 @@ INVARIANT = {
     "Path-SGD": path(PathSGD, 1e-5, momentum=0.9, weight_decay=1e-2),
     "Path-SGD, relative": path(PathSGD, 1e-3, relative=True),
     "PathAdam, invariant": path(PathAdam, 1e-3, invariant=True, weight_decay=1e-2),
+    "PathAdam, invariant, measured": path(PathAdam, 1e-3, invariant=True, recurrent="measured"),
     "PathAdam, invariant, amsgrad, κ⁽²⁾": path(PathAdam, 1e-3, invariant=True, amsgrad=True, second=True, every=2),
 }
 NOT_INVARIANT = {
@@ -177,6 +178,26 @@ def test_every_invariant_optimiser_commutes_with_rescaling(make, sizes, seed):
     moved, other_moved = (trained(one, make, xs, updates=3) for one in (model, other))
     assert distance(moved, other_moved, xs) < 1e-9
     assert any(not torch.equal(p, q) for p, q in zip(model.parameters(), moved.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("make", INVARIANT.values(), ids=INVARIANT)
+@settings(max_examples=4, deadline=None)
+@given(sizes=networks, lengths=st.permutations([3, 8, 12, 5]), seed=seeds)
+def test_every_invariant_optimiser_commutes_with_rescaling_while_the_length_changes(make, sizes, lengths, seed):
+    """An update for each of four lengths, told to the optimiser before it: the functions agree to 1e-9."""
+    torch.manual_seed(seed)
+    model = tame(random_model(**sizes))
+    data = [sequences(model, steps) for steps in lengths]
+    other = copy.deepcopy(model)
+    rescale_(other, random_alpha(other))
+    for one in (model, other):
+        optimiser = make(one)
+        for xs in data:
+            optimiser.preconditioner.steps = len(xs)
+            optimiser.zero_grad()
+            (one(xs) - 1).square().mean().backward()
+            optimiser.step()
+    assert all(distance(model, other, xs) < 1e-9 for xs in data)
 
 
 @pytest.mark.parametrize("make", NOT_INVARIANT.values(), ids=NOT_INVARIANT)

@@ -74,6 +74,7 @@ OPTIONS = {
     "path-sgd": {"steps": 5, "relative": True, "momentum": 0.9},
     "path-adam": {"steps": 5, "every": 3},
     "path-adam, invariant": {"steps": 5, "invariant": True, "every": 3},
+    "path-adam, measured": {"steps": 5, "invariant": True, "recurrent": "measured"},
     "adam, projected": {"project": {"rate": 0.9}},
 }
 

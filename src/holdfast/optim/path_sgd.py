@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -147,9 +147,11 @@ class PathAdam(_Path):
     Args:
         params: parameters or groups, as in ``torch.optim``. In a group with ``"path": False`` nothing is divided.
         model: what ``path_network`` can read, or a ``PathNetwork``.
-        lr: as for Adam; with ``invariant``, the part of the path norm by which a tensor moves per step: 0.01 to 0.03.
+        lr: as for Adam; with ``invariant``, the part of the path norm by which a tensor moves per step: 0.006 to 0.03.
         invariant: whether steps are (3) instead of (2). Use a schedule with a warm-up that ends at zero.
-        recurrent: with ``invariant``, the share a of recurrent weights in a step; None for min(1, 3/√T).
+        recurrent: with ``invariant``, the share a of recurrent weights in a step: a number; "measured", so that the
+            first step of each layer's U has the effect of that of its input weights, at most 1; or None for
+            min(1, 3/√T), which is for a start at U = I.
         **settings: those of ``torch.optim.Adam``: betas, eps, weight_decay, amsgrad, ... and those of
             ``PathPreconditioner``: steps, outputs, second, form, floor, every; not with ``invariant``: match_sgd,
             relative. With ``invariant``, weight_decay λ multiplies weights by 1 - lr λ.
@@ -175,7 +177,7 @@ class PathAdam(_Path):
         lr: float | Tensor = 1e-3,
         *,
         invariant: bool = False,
-        recurrent: float | None = None,
+        recurrent: float | Literal["measured"] | None = None,
         **settings: Any,
     ):
         if invariant:

@@ -216,7 +216,7 @@ class PathPreconditioner:
         self.check_state_dict(state_dict)
         saved = state_dict["inverse_kappa"]
         for name in self.SETTINGS:
-            setattr(self, name, state_dict["settings"][name])
+            setattr(self, name, state_dict["settings"].get(name, getattr(self, name)))  # one that came later is kept
         self.divisions, self.factor = int(state_dict["divisions"]), float(state_dict["factor"])
         self._inverse = {
             parameter: inverse.to(device=parameter.device, dtype=at_least_float32(parameter.dtype), copy=True)

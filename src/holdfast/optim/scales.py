@@ -3,13 +3,15 @@
     s_i = a γ / √(n κ_i),  n: entries of the tensor of p_i                            (1)
     u_i = s_i ∂L/∂p_i,  u ← u · min(1, r / ‖u‖),  r the running mean of ‖u‖            (2)
     Δp_i = -lr s_i m̂_i / (√v̂_i + ε),  m̂ and v̂ Adam's moments of u                     (3)
+    a = min(1, ‖u of W and b‖ / ‖u of U with a = 1‖), W, U, b of a layer, first update  (4)
 
 If (3) without lr s_i is ±1 for every entry, a step has Σ κ_i Δp_i² = lr² a² γ² over a tensor: each tensor moves by lr a
 of the path norm. A rescaling multiplies s_i and p_i by β_v/β_u and ∂L/∂p_i by β_u/β_v, so u, its moments and γ stay and
 (3) moves with p_i. Adam on (1/κ) ∂L/∂p, as printed, keeps none of this: it divides by κ before the moments alone.
 
 Input weights and their biases count as one tensor. The bias of an output is a path of one edge and has n = 1. a is 1,
-but for recurrent weights, whose κ grows slower with T than their effect: a = min(1, 3/√T). Derivation:
+but for recurrent weights. From an identity start, their κ grows slower with T than their effect: a = min(1, 3/√T).
+Elsewhere it may not: (4) measures a, so that steps of U and of W and b change the loss alike to first order. Derivation:
 docs/theory/s2-path-norm.md, "Why recurrent weights get shorter steps".
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -35,9 +37,10 @@ LARGEST = 10.0  # times that mean: more than this of one ‖u‖ does not enter 
 
 
 def recurrent_share(steps: int) -> float:
-    """The a of (1) for the recurrent weights of a network read after ``steps`` steps.
+    """The a of (1) for the recurrent weights of a network that starts at U = I and is read after ``steps`` steps.
 
     Law: a² E[J²/κ] of U and E[J²/κ] of W grow alike with T, J = ∂y/∂p, at an identity start and inputs of one sign.
+    Where ρ(U) < 1, the share of equal effects does not fall with T: use (4).
 
     Example:
         >>> recurrent_share(4), recurrent_share(400)
@@ -50,33 +53,47 @@ class PathScales(PathPreconditioner):
     """(1) and (2): what ``PathAdam(invariant=True)`` puts around its Adam.
 
     Args:
-        recurrent: a of recurrent weights; None for ``recurrent_share``.
+        recurrent: a of recurrent weights; "measured" for (4), at the first update; None for ``recurrent_share``.
         settings: those of ``PathPreconditioner``, without ``match_sgd`` and ``relative``.
     """
 
-    SETTINGS: ClassVar[tuple[str, ...]] = (*PathPreconditioner.SETTINGS, "recurrent", "mean")
+    SETTINGS: ClassVar[tuple[str, ...]] = (*PathPreconditioner.SETTINGS, "recurrent", "mean", "shares")
 
-    def __init__(self, model: Any, *, recurrent: float | None = None, **settings: Any):
+    def __init__(self, model: Any, *, recurrent: float | Literal["measured"] | None = None, **settings: Any):
         for name in ("match_sgd", "relative"):
             if settings.get(name):
                 raise SettingError(f"PathAdam(invariant=True) sets the length of steps itself; drop {name}.")
-        if recurrent is not None and not 0 < recurrent < math.inf:
-            raise SettingError(f"PathAdam expects recurrent to be a positive number or None, got {recurrent!r}.")
-        self.recurrent, self.mean = recurrent, None  # of (2), None before the first update
+        number = isinstance(recurrent, int | float) and 0 < recurrent < math.inf
+        if not (number or recurrent is None or recurrent == "measured"):
+            raise SettingError(
+                f'PathAdam expects recurrent to be a positive number, "measured" or None, got {recurrent!r}.'
+            )
+        self.recurrent: float | Literal["measured"] | None = recurrent
+        self.mean: float | None = None  # of (2), None before the first update
         super().__init__(model, **settings)
+        self.shares: list[float | None] = [None] * len(self.network.layers)  # (4) of each layer, once it is measured
         self._count = _counts(self.network)
-        self._weights = {layer.weight_hh for layer in self.network.layers}
+        self._layer = {layer.weight_hh: number for number, layer in enumerate(self.network.layers)}
 
     def refresh(self) -> None:
         """Recompute s from the current weights. Where no path runs it is 0: moments of old move nothing there."""
         found = self._kappa()
         norm = self._path_norm(found)
-        share = recurrent_share(self.steps) if self.recurrent is None else self.recurrent
         self._inverse = {}
         for parameter, value in found.items():
-            value, a = compact(value), share if parameter in self._weights else 1.0
-            scale = value.clamp(min=self.floor).rsqrt_().mul_(a * norm / math.sqrt(self._count[parameter]))
-            self._inverse[parameter] = scale.mul_(value.sign()).to(at_least_float32(parameter.dtype))
+            value = compact(value)
+            scale = value.clamp(min=self.floor).rsqrt_()
+            scale.mul_(self._share(parameter) * norm / math.sqrt(self._count[parameter])).mul_(value.sign())
+            self._inverse[parameter] = scale.to(at_least_float32(parameter.dtype))
+
+    def _share(self, parameter: Tensor) -> float:
+        """The a of (1), 1 while (4) waits for gradients."""
+        layer = self._layer.get(parameter)
+        if layer is None:
+            return 1.0
+        if self.recurrent == "measured":
+            return self.shares[layer] or 1.0
+        return recurrent_share(self.steps) if self.recurrent is None else self.recurrent
 
     @contextlib.contextmanager
     def around(self, groups: list[dict[str, Any]]) -> Iterator[None]:
@@ -91,9 +108,9 @@ class PathScales(PathPreconditioner):
         try:
             with torch.no_grad():
                 u = [(g * s).to(g.dtype) for g, s in zip(grads, scales, strict=True)]
-                factor = self._shortened(u) if u else 1.0
+                self._shorten_(weights, u)
                 for p, one in zip(weights, u, strict=True):
-                    p.grad = one if factor == 1.0 else one.mul_(factor)
+                    p.grad = one
                     p.zero_()
             yield
             moved = True
@@ -107,16 +124,35 @@ class PathScales(PathPreconditioner):
                         start.addcmul_(p, scale.to(p.dtype))
                     p.copy_(start)
 
-    def _shortened(self, u: list[Tensor]) -> float:
-        """The factor of (2)."""
-        size = float(torch.stack([one.norm() for one in u]).norm())
+    def _shorten_(self, weights: list[Tensor], u: list[Tensor]) -> None:
+        """(2), and (4) before it where that is due."""
+        if not u:
+            return
+        sizes = torch.stack([torch.linalg.vector_norm(one) for one in u])
+        size = float(torch.linalg.vector_norm(sizes))
         if not math.isfinite(size):
             raise DivergedError(
                 f"PathAdam(invariant=True) expects finite gradients, got one with ‖s ⊙ ∂L/∂p‖ = {size}. No weight and "
                 "no moment was changed: leave this batch out, or lower lr."
             )
+        if self.recurrent == "measured" and None in self.shares:
+            size = self._measure_(weights, u, dict(zip(weights, sizes.tolist(), strict=True)))
         self.mean = size if not self.mean else self.mean + (min(size, LARGEST * self.mean) - self.mean) / MEMORY
-        return 1.0 if size <= self.mean else self.mean / size
+        if size > self.mean:
+            for one in u:
+                one.mul_(self.mean / size)
+
+    def _measure_(self, weights: list[Tensor], u: list[Tensor], sizes: dict[Tensor, float]) -> float:
+        """(4) of the layers that wait for it and have both gradients, put into s and u; the ‖u‖ after that."""
+        for number, layer in enumerate(self.network.layers):
+            U, inputs = layer.weight_hh, math.hypot(*(sizes.get(one, 0.0) for one in (layer.weight_ih, *layer.biases)))
+            due = self.shares[number] is None and self._layer[U] == number  # a U in two layers has one share
+            if due and inputs and sizes.get(U):
+                share = self.shares[number] = min(1.0, inputs / sizes[U])
+                self._inverse[U].mul_(share)
+                u[next(index for index, weight in enumerate(weights) if weight is U)].mul_(share)
+                sizes[U] *= share
+        return math.hypot(*sizes.values())
 
 
 def _counts(network: PathNetwork) -> dict[Tensor, int]:
