@@ -14,7 +14,7 @@ help:
 	@echo "make check   lint, formatting and types"
 	@echo "make format  fix lint and formatting with ruff"
 	@echo "make bench   run all benchmarks; half an hour on an idle machine"
-	@echo "make device  run exported SGORNN, FastRNN and LSTM on an emulated Cortex-M4F (first trains them: 3 minutes)"
+	@echo "make device  run four exported networks on an emulated Cortex-M4F (first trains them: 3 minutes)"
 	@echo "make compat  run the engine's tests on the oldest and newest torch, numpy and llvmlite"
 	@echo "make pages   write the generated pages: results, speed, reference, the README's results, reports"
 	@echo "make docs    build the site into build/docs; make docs-serve opens it on http://localhost:8000"

@@ -5,9 +5,10 @@
     python benchmarks/cells.py --scale 0.25                a quarter of the updates, kept apart from the full ones
     python benchmarks/cells.py --report                    write the report of what is there
 
-Each cell has as many units as come nearest to 5,000 parameters with its readout, and the settings that it starts with.
-All are trained by Adam with the same batches, gradients clipped to length 1. The rate is the best of three on seed 0 by
-validation score; the other seeds take it. Times and memory are measured by a process of its own for each row.
+Each cell has as many units as come nearest to 5,000 parameters with its readout, and the settings that it starts with,
+or those of ``OPTIONS``. All are trained by Adam with the same batches, gradients clipped to length 1. The rate is the
+best of three on seed 0 by validation score; the other seeds take it. Times and memory are measured by a process of its
+own for each row.
 
 Results are kept per task in benchmarks/cells/<task>.json, written after every run, so a stopped benchmark resumes and
 several tasks can run side by side. Set OMP_NUM_THREADS=1 for times that do not depend on other processes.
@@ -41,12 +42,27 @@ from holdfast.train.checkpoint import load
 HERE = Path(__file__).parent
 KEPT = HERE / "cells"
 PARAMETERS, BATCH, SEEDS, RATES, CLIP = 5_000, 32, (0, 1, 2), (1e-2, 3e-3, 1e-3), 1.0
-SEARCHED = {"rrnn"}  # a search for every sample and step, hours for each run: only its cost is measured
-LONG = {("rrnn-gru", "addition-1000")}  # ten minutes or more for each run: likewise
+SEARCHED = {"rrnn": "it searches for every sample and step"}  # only its cost is measured
 TWO_LAYERS = {"indrnn", "mingru", "minlstm"}  # units that see each other, or gates that see states, in the next layer
 
-VARIANTS = {"sgornn, horizon T": "sgornn"}  # a memory as long as the sequences from the start, as the guides advise
-CELLS = (*LAYERS, *VARIANTS)
+
+class Options(NamedTuple):
+    """Settings of a cell other than those that it starts with."""
+
+    what: str
+    of: Callable[[int, int], dict[str, Any]]  # from its units and the steps of a sequence
+
+
+OPTIONS = {  # a cell, or a variant: "cell, name"
+    "c-lstm": Options("as many filters as units", lambda units, _: {"filters": units}),
+    "sgornn, horizon T": Options(
+        "gates that span the T steps of a sequence from the start",
+        lambda _, steps: {"gates": {"clip": "2alpha", "horizon": steps}},
+    ),
+    "exprnn, dtriv": Options("its base point moves after every 100 updates", lambda *_: {"rebase_every": 100}),
+    "indrnn, horizon T": Options("no recurrent weight above 2^(1/T)", lambda _, steps: {"horizon": steps}),
+}
+CELLS = (*LAYERS, *(name for name in OPTIONS if name not in LAYERS))
 
 
 class Problem(NamedTuple):
@@ -82,17 +98,18 @@ def task_of(name: str) -> Any:
 
 def sized(cell: str, task: Any) -> ModelSettings:
     """The even number of units whose model comes nearest to the budget."""
-    steps = len(task.train_batch(0, 1, 0).inputs)
-    options = {"gates": {"clip": "2alpha", "horizon": steps}} if cell in VARIANTS else {}
+    steps, layer = len(task.train_batch(0, 1, 0).inputs), cell.partition(",")[0]
 
     def made(units: int) -> tuple[int, ModelSettings]:
-        layers = 2 if cell in TWO_LAYERS else 1
-        settings = ModelSettings(VARIANTS.get(cell, cell), units, layers=layers, options=options)
+        options = OPTIONS[cell].of(units, steps) if cell in OPTIONS else {}
+        settings = ModelSettings(layer, units, layers=2 if layer in TWO_LAYERS else 1, options=options)
         with torch.random.fork_rng():
             return sum(weight.numel() for weight in build(settings, task.spec).parameters()), settings
 
-    low, high = 2, 4096
-    while high - low > 2:  # the number grows with the units
+    low, high = 2, 4
+    while made(high)[0] <= PARAMETERS:  # the number grows with the units
+        low, high = high, 2 * high
+    while high - low > 2:
         middle = (low + high) // 4 * 2
         low, high = (middle, high) if made(middle)[0] <= PARAMETERS else (low, middle)
     return min((made(low), made(high)), key=lambda it: abs(it[0] - PARAMETERS))[1]
@@ -198,7 +215,7 @@ def train(cell: str, name: str, seeds: list[int], scale: float) -> None:
         done = kept(key, lambda: one_run(cell, name, seed, lr, scale))
         print(f"{name}: {key}: {done['status']}, test {done.get('test')}, {done['cpu']:.0f} s", flush=True)
 
-    if cell not in SEARCHED and (cell, name) not in LONG:
+    if cell not in SEARCHED:
         for lr in RATES:
             run(0, lr)
         lr = best_rate(name, kept.data, cell)
@@ -221,7 +238,7 @@ def row(name: str, kept: dict[str, Any], cell: str) -> str | None:
         return None
     price = " | " if spent is None else f"{spent['ms']:.1f} | {spent['megabytes']:.0f}"
     if not first:
-        return f"| {cell} | | | not trained | | {price} |"
+        return f"| {cell} | | | {'not trained' if cell in SEARCHED else 'not run'} | | {price} |"
     if lr is None:
         return f"| {cell} | | | diverged at every rate | | {price} |"
     runs = [kept[key] for seed in SEEDS if (key := f"{cell}/{seed}/{lr:g}") in kept]
@@ -234,6 +251,23 @@ def row(name: str, kept: dict[str, Any], cell: str) -> str | None:
     return f"| {cell} | {size} | {statistics.fmean(scores):.3f}{spread} ({len(scores)}) | {when} | {price} |"
 
 
+def remarks(name: str, kept: dict[str, Any], scale: float) -> list[str]:
+    """Why scores of the table are not there, and which runs diverged."""
+    found, updates = [], round(TASKS[name].updates * scale)
+    for cell, why in SEARCHED.items():
+        if (spent := kept.get(f"{cell}/cost")) is not None:
+            hours = spent["ms"] * updates / 3.6e6
+            found.append(
+                f"{cell} is not trained: {why}, and one run of {updates:,} updates would take {hours:.1f} core-hours."
+            )
+    for cell in CELLS:
+        lr = best_rate(name, kept, cell)
+        runs = {seed: kept.get(f"{cell}/{seed}/{lr:g}", {}) for seed in SEEDS} if lr is not None else {}
+        if lost := [str(seed) for seed, it in runs.items() if it.get("status") == "diverged"]:
+            found.append(f"{cell} diverged with seed {' and '.join(lost)}.")
+    return found
+
+
 def report(scale: float) -> str:
     date, parts, total = datetime.date.today().isoformat(), [], 0.0
     for name, problem in TASKS.items():
@@ -244,18 +278,20 @@ def report(scale: float) -> str:
         total += sum(it.get("cpu", 0.0) for it in kept.values())
         goal = "" if problem.solved is None else f" Solved: a validation score of {problem.solved:.3g} or less."
         missing = [cell for cell in CELLS if row(name, kept, cell) is None]
-        left = f" Not run: {', '.join(missing)}." if missing else ""
+        left = f" Not run: {'; '.join(missing)}." if missing else ""
         parts.append(
             f"## {problem.title}\n\nTest {problem.metric}, at most {round(problem.updates * scale):,} updates."
             f"{goal}{left}\n\n| cell | units | parameters | score ± deviation (seeds) | solved | ms per update | MB |\n"
             "| --- | --- | --- | --- | --- | --- | --- |\n" + "\n".join(rows)
         )
+        parts += [" ".join(found)] if (found := remarks(name, kept, scale)) else []
     text = f"""# Cells compared, {date}
 
 {environment().sentence}.
 
 Every cell with about {PARAMETERS:,} parameters, readout included, and the settings that it starts with; B = {BATCH},
 Adam, gradients clipped to length {CLIP:g}, the best rate of {", ".join(f"{lr:g}" for lr in RATES)} on the first seed.
+Other settings: {"; ".join(f"*{name}*, {it.what}" for name, it in OPTIONS.items())}.
 {", ".join(sorted(TWO_LAYERS))} have two layers, since their units see each other in the next layer only. Times are CPU
 time of one thread; MB is what training adds to the process. The runs shown took {total / 3600:.1f} core-hours.
 Written by `python benchmarks/cells.py`.

@@ -1,6 +1,6 @@
 """Speed and memory of the scan engine, against PyTorch in the same run. Writes a dated report beside this file.
 
-    python benchmarks/scan.py            everything, some five minutes on two cores; the machine should be idle
+    python benchmarks/scan.py            everything, some six minutes on two cores; the machine should be idle
     python benchmarks/scan.py --quick    the main table alone
 
 Times are medians of forward + backward in milliseconds. Peers that are not installed are left out: they are
@@ -15,6 +15,7 @@ import gc
 import importlib.metadata
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -31,6 +32,35 @@ import holdfast as hf
 from holdfast.runs.environment import environment
 
 STEPS, BATCH, HIDDEN, INPUT = 500, 64, 128, 2
+REBASE = 100  # K of dtriv
+
+CELLS: dict[str, tuple[Callable[[], hf.Cell], str]] = {  # by the row of the main table, with its target
+    "SGORNN, 14 rotations": (lambda: hf.SGORNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
+    "VPRNN, 14 rotations": (lambda: hf.VPRNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
+    "RNN relu": (lambda: hf.RNNCell(INPUT, HIDDEN, nonlinearity="relu"), "0.4 RNN"),
+    "RNN tanh": (lambda: hf.RNNCell(INPUT, HIDDEN), "0.4 RNN"),
+    "LinearRNN": (lambda: hf.LinearCell(INPUT, HIDDEN), ""),
+    "FastRNN": (lambda: hf.FastRNNCell(INPUT, HIDDEN), "0.4 RNN"),
+    "SGORNN, exp": (lambda: hf.SGORNNCell(INPUT, HIDDEN, recurrent="exp"), "0.4 RNN"),
+    "SGORNN, Cayley": (lambda: hf.SGORNNCell(INPUT, HIDDEN, recurrent="cayley"), "0.4 RNN"),
+    "ExpRNN": (lambda: hf.ExpRNNCell(INPUT, HIDDEN), ""),
+    "ExpRNN, dtriv": (lambda: hf.ExpRNNCell(INPUT, HIDDEN, rebase_every=REBASE), ""),
+    "ScoRNN": (lambda: hf.ScoRNNCell(INPUT, HIDDEN), ""),
+    "AntisymmetricRNN": (lambda: hf.AntisymmetricRNNCell(INPUT, HIDDEN), ""),
+    "URNN, 64 complex units": (lambda: hf.URNNCell(INPUT, HIDDEN), ""),
+    "EUNN, 64 complex units, capacity 2": (lambda: hf.EUNNCell(INPUT, HIDDEN), ""),
+    "GORU, capacity 2": (lambda: hf.GORUCell(INPUT, HIDDEN), ""),
+    "LSTM": (lambda: hf.LSTMCell(INPUT, HIDDEN), "0.6 LSTM"),
+    "GRU, PyTorch's": (lambda: hf.GRUCell(INPUT, HIDDEN), "0.6 GRU"),
+    "GRU, reset before": (lambda: hf.GRUCell(INPUT, HIDDEN, reset="before"), "0.6 GRU"),
+    "FastGRNN": (lambda: hf.FastGRNNCell(INPUT, HIDDEN), ""),
+    "FastGRNN, rank 16": (lambda: hf.FastGRNNCell(INPUT, HIDDEN, recurrent_rank=16), ""),
+    "CoRNN": (lambda: hf.CoRNNCell(INPUT, HIDDEN), ""),
+    "LEM": (lambda: hf.LEMCell(INPUT, HIDDEN), ""),
+    "IndRNN": (lambda: hf.IndRNNCell(INPUT, HIDDEN), ""),
+    "MinGRU": (lambda: hf.MinGRUCell(INPUT, HIDDEN), ""),
+    "MinLSTM": (lambda: hf.MinLSTMCell(INPUT, HIDDEN), ""),
+}
 
 
 class OwnCell(hf.Cell):
@@ -99,29 +129,15 @@ def main_table(lines: list[str]) -> None:
         "| cell | ms | of RNN(relu) | of LSTM | of GRU | target |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    cells: dict[str, tuple[hf.Cell, str]] = {
-        "SGORNN, 14 rotations": (hf.SGORNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
-        "VPRNN, 14 rotations": (hf.VPRNNCell(INPUT, HIDDEN), "0.25 RNN, 0.08 LSTM"),
-        "RNN relu": (hf.RNNCell(INPUT, HIDDEN, nonlinearity="relu"), "0.4 RNN"),
-        "RNN tanh": (hf.RNNCell(INPUT, HIDDEN), "0.4 RNN"),
-        "FastRNN": (hf.FastRNNCell(INPUT, HIDDEN), "0.4 RNN"),
-        "SGORNN, exp": (hf.SGORNNCell(INPUT, HIDDEN, recurrent="exp"), "0.4 RNN"),
-        "SGORNN, Cayley": (hf.SGORNNCell(INPUT, HIDDEN, recurrent="cayley"), "0.4 RNN"),
-        "ExpRNN": (hf.ExpRNNCell(INPUT, HIDDEN), ""),
-        "ScoRNN": (hf.ScoRNNCell(INPUT, HIDDEN), ""),
-        "URNN, 64 complex units": (hf.URNNCell(INPUT, HIDDEN), ""),
-        "EUNN, 64 complex units, capacity 2": (hf.EUNNCell(INPUT, HIDDEN), ""),
-        "GORU, capacity 2": (hf.GORUCell(INPUT, HIDDEN), ""),
-        "LSTM": (hf.LSTMCell(INPUT, HIDDEN), "0.6 LSTM"),
-        "GRU, PyTorch's": (hf.GRUCell(INPUT, HIDDEN), "0.6 GRU"),
-        "GRU, reset before": (hf.GRUCell(INPUT, HIDDEN, reset="before"), "0.6 GRU"),
-    }
-    for name, (cell, asked) in cells.items():
-        ms = ours(cell, xs)
+    for name, (make, asked) in CELLS.items():
+        ms = ours(make(), xs)
         lines.append(f"| {name} | {ms:.1f} | {ms / rnn:.3f} | {ms / lstm:.3f} | {ms / gru:.3f} | {asked} |")
+    move = 1e3 * timed(hf.DynamicExponential(HIDDEN, every=REBASE).rebase, 11)
     own = OwnCell(INPUT, HIDDEN)
     fused, plain = ours(own, xs), ours(own, xs, "reference", repeats=5)
     lines += [
+        "",
+        f"dtriv is timed without the move of its base point, {move:.1f} ms, once in {REBASE} updates.",
         "",
         f"A cell that is not in the package (`OwnCell` in the script): {fused:.1f} ms fused, {plain:.1f} ms on "
         f"reference, {fused / plain:.3f} of it; target: 0.125.",
@@ -135,6 +151,98 @@ def main_table(lines: list[str]) -> None:
         f"SGORNN at T = 5000: {long:.1f} ms, {long / short:.1f} times T = 500 ({short:.1f} ms); target: at most 12.",
         "",
     ]
+
+
+TREES, WORDS = 32, 20
+
+
+def layers(lines: list[str]) -> None:
+    """Layers that are more than a cell over time, against what one would write with PyTorch for the same numbers."""
+    lines += [
+        "## Layers",
+        "",
+        f"`CLSTM` is timed as the cells are. `TreeLSTM` reads {TREES} random binary trees of {WORDS} words, with H = "
+        f"{HIDDEN}, inputs of width {HIDDEN}, and the loss on the roots.",
+        "",
+        "| layer | ms | in PyTorch | its ms | ratio |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    torch.manual_seed(0)
+    layer, xs = hf.CLSTM(INPUT, HIDDEN), torch.randn(STEPS, BATCH, INPUT)
+    plain = hf.to_torch(layer.lstm)
+
+    def convolved() -> torch.Tensor:
+        rows = nn.functional.pad(xs.permute(1, 2, 0), (layer.window - 1, 0))
+        return plain(torch.relu(layer.convolution(rows)).permute(2, 0, 1))[1][0]
+
+    rows = {
+        f"CLSTM, {layer.filters} filters": (
+            lambda: layer(xs, need_output=False)[1][0],
+            "`torch.nn.Conv1d`, `torch.nn.LSTM`",
+            convolved,
+        )
+    }
+    children, roots = forest(TREES, WORDS)
+    words, table = torch.randn(len(children), HIDDEN), torch.tensor(children)
+    for name, tree, step in (
+        ("TreeLSTM, binary", hf.TreeLSTM(HIDDEN, HIDDEN, arity=2), binary),
+        ("TreeLSTM, child-sum", hf.TreeLSTM(HIDDEN, HIDDEN), child_sum),
+    ):
+        rows[name] = (
+            lambda tree=tree: tree(words, table)[0][roots],
+            "recursion over the nodes",
+            lambda tree=tree, step=step: torch.stack([recursion(tree, step, words, children, it)[0] for it in roots]),
+        )
+    for name, (mine, what, other) in rows.items():
+        torch.testing.assert_close(mine(), other(), rtol=1e-4, atol=1e-5)
+        ms, instead = (median_ms(lambda made=made: made().sum().backward(), 7) for made in (mine, other))
+        lines.append(f"| {name} | {ms:.1f} | {what} | {instead:.1f} | {ms / instead:.3f} |")
+    lines.append("")
+
+
+def forest(trees: int, words: int) -> tuple[list[list[int]], list[int]]:
+    """The children of all nodes of random binary trees, children first, and the roots."""
+    rng, children, roots = random.Random(0), [], []
+    for _ in range(trees):
+        waiting = []
+        for _ in range(words):
+            waiting.append(len(children))
+            children.append([-1, -1])
+        while len(waiting) > 1:  # neighbours are joined
+            place = rng.randrange(len(waiting) - 1)
+            pair = [waiting.pop(place), waiting.pop(place)]
+            waiting.insert(place, len(children))
+            children.append(pair)
+        roots += waiting
+    return children, roots
+
+
+Node = tuple[torch.Tensor, torch.Tensor]  # h and c
+
+
+def recursion(layer: hf.TreeLSTM, step: Callable, xs: torch.Tensor, children: list[list[int]], node: int) -> Node:
+    """A Tree-LSTM as a recursive function, which is what its equations look like."""
+    below = [recursion(layer, step, xs, children, child) for child in children[node] if child >= 0]
+    if not below:
+        below = 2 * [(xs.new_zeros(layer.hidden_size),) * 2]
+    return step(layer.weight_ih @ xs[node] + layer.bias, layer.weight_hh, *below)
+
+
+def binary(drive: torch.Tensor, weight_hh: torch.Tensor, left: Node, right: Node) -> Node:
+    i, f, u, o = drive.chunk(4)
+    from_i, from_left, from_right, from_u, from_o = (weight_hh @ torch.cat((left[0], right[0]))).chunk(5)
+    kept = torch.sigmoid(f + from_left) * left[1] + torch.sigmoid(f + from_right) * right[1]
+    c = torch.sigmoid(i + from_i) * torch.tanh(u + from_u) + kept
+    return torch.sigmoid(o + from_o) * torch.tanh(c), c
+
+
+def child_sum(drive: torch.Tensor, weight_hh: torch.Tensor, left: Node, right: Node) -> Node:
+    i, f, u, o = drive.chunk(4)
+    weight_i, weight_f, weight_u, weight_o = weight_hh.chunk(4)
+    total = left[0] + right[0]
+    kept = sum(torch.sigmoid(f + weight_f @ h) * c for h, c in (left, right))
+    c = torch.sigmoid(i + weight_i @ total) * torch.tanh(u + weight_u @ total) + kept
+    return torch.sigmoid(o + weight_o @ total) * torch.tanh(c), c
 
 
 def sizes(lines: list[str]) -> None:
@@ -423,7 +531,7 @@ def main() -> None:
         "state; medians of one run. Written by `python benchmarks/scan.py`.",
         "",
     ]
-    sections = [main_table] if arguments.quick else [main_table, first_call, trust, memory, sizes, peers]
+    sections = [main_table] if arguments.quick else [main_table, layers, first_call, trust, memory, sizes, peers]
     target = arguments.output or Path(__file__).parent / f"{today}-scan.md"
     printed = 0
     for section in sections:

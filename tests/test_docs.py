@@ -157,8 +157,15 @@ def _known(row, section, public):
             holdfast.LinearRNN(4, 4, output_size=2),
         ]
         return set(public).union(*map(_names_of, public.values()), *map(_instance_names, layers))
-    owner = row[0].strip("`")
-    names = _names_of(public[owner]) | set(public)
+    return set(public).union(*(_known_of(owner, public) for owner in _owners(row)))
+
+
+def _owners(row):
+    return row[0].replace("`", "").split(", ")
+
+
+def _known_of(owner, public):
+    names = _names_of(public[owner])
     if owner.endswith("Cell"):
         names = names.union(*(_instance_names(it) for it in _cells(owner)))
         names |= _names_of(public["ScalarGates"]) | _names_of(public["RotationProduct"]) | {"i", "j", "T"}
@@ -197,6 +204,13 @@ def test_every_name_in_the_notation_exists(section):
         known = _known(row, section, public)
         for name in _identifiers(row[-1]):
             assert name in known, f"{name!r} in the row of {row[0]}"
+
+
+def test_every_cell_has_its_symbols_in_the_notation():
+    """All public cells with an equation; RRNN-GRU has the symbols of RRNN."""
+    public, rows = _public(), {owner for row in _rows("By cell") for owner in _owners(row)}
+    cells = {name for name, it in public.items() if name.endswith("Cell") and issubclass(it, holdfast.Cell)}
+    assert cells - rows == {"Cell", "RRNNGRUCell"}
 
 
 def test_a_name_that_does_not_exist_is_noticed():

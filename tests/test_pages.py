@@ -35,6 +35,15 @@ def test_every_claim_of_every_study_is_on_the_results_page():
             assert row.startswith(f"| {claim.text} |")
 
 
+def test_the_results_page_says_why_few_seeds_decide_a_claim():
+    """For every claim that fewer than three seeds decided: a study has given a reason, and the page gives it too."""
+    page, few = pages.PAGES["docs/results.md"](), [it for study in pages.studied() for it in study.outcomes if it.few]
+    assert few
+    for it in few:
+        assert it.seeds in ("1", "2", "1 and 2")
+        assert f'- Few seeds decide "{it.claim}": {it.few}.' in page.splitlines()
+
+
 @pytest.mark.parametrize("study", pages.studied(), ids=lambda study: study.name)
 def test_the_results_page_agrees_with_the_report_it_links(study):
     """Claim, verdict and number of each row stand in the report."""

@@ -12,7 +12,7 @@ import holdfast
 pytest.importorskip("sphinx")
 
 from website.api import api_pages, packages, public_entries
-from website.catalogue import LAYERS, catalogue_pages
+from website.catalogue import LAYERS, WHOLE, catalogue_pages
 from website.contents import changes, sidebar
 from website.gallery import ARGUMENTS, programs
 from website.generated import ERRORS, differences
@@ -57,11 +57,11 @@ def test_every_package_with_public_names_has_a_page(reference):
 
 
 def test_every_cell_has_a_page_in_the_catalogue():
-    """With its equation, picture, size, paper, example and code."""
+    """And each layer without one. With its equation, picture, size, paper, example and code."""
     cells = {name.removesuffix("Cell") for name in holdfast.__all__ if name.endswith("Cell")} - {""}
     assert {name.removesuffix("RNN") if name == "LinearRNN" else name for name in LAYERS} == cells
     pages = catalogue_pages()
-    for name in (*LAYERS, "RRNN"):
+    for name in (*LAYERS, *WHOLE, "RRNN"):
         text = pages[f"docs/cells/{name.lower()}.md"]
         for part in (
             "## Equation",
@@ -73,7 +73,7 @@ def test_every_cell_has_a_page_in_the_catalogue():
             "../../src/holdfast/",
         ):
             assert part in text, f"{name}: {part}"
-        assert ("<svg" in text) == (name != "RRNN")
+        assert ("<svg" in text) == (name in LAYERS)
 
 
 def test_links_lead_to_pages_of_the_site(tmp_path):

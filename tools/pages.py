@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from website.choose import Measured, choose_page
-from website.claims import Outcome, results_page, studied
+from website.claims import OVER_5000_STEPS, Outcome, results_page, studied
 from website.figures import FIGURES, draw
 from website.forecasts import forecasting_page
 from website.generated import errors_page, theory_page
@@ -45,7 +45,7 @@ def readme() -> str:
 def _headlines() -> str:
     outcomes = [it for study in studied() for it in study.outcomes]
     counts = Counter(it.status for it in outcomes)
-    addition = _outcome(outcomes, "s3/addition", "SGORNN's error at T = 5000 falls below 0.04")
+    addition = _outcome(outcomes, "s3/addition", *OVER_5000_STEPS)
     size = _outcome(outcomes, "s3/addition", "SGORNN has 1,411 parameters")
     stable = _outcome(
         outcomes, "s4/wikitext2", "the stable model's test perplexity is no higher than the unconstrained one's"
@@ -53,8 +53,8 @@ def _headlines() -> str:
     scan = report("scan")
     of_rnn, of_lstm = (scan.cell("", "SGORNN, 14 rotations", column) for column in ("of RNN(relu)", "of LSTM"))
     lines = [
-        f"- **SGORNN (S3) learns the addition problem over 5,000 steps** with {size.ours} parameters. Validation "
-        f"error: {addition.ours}, where a constant answer gives 0.167 ({_linked(addition)}).",
+        f"- **SGORNN (S3) learns the addition problem over 5,000 steps** with {size.ours.split()[0]} parameters. "
+        f"Validation error: {addition.ours}, where a constant answer gives 0.167 ({_linked(addition)}).",
         "- **A stable RNN (S4) is no worse than an unconstrained one.** Test perplexity on reduced "
         f"WikiText-2: {stable.ours} ({_linked(stable)}).",
         f"- **The compiled scan is fast on a CPU.** SGORNN's forward and backward pass takes {of_rnn} of the time of "
@@ -69,10 +69,12 @@ def _headlines() -> str:
     return "\n".join(lines) + "\n\n" + total
 
 
-def _outcome(outcomes: Iterable[Outcome], study: str, claim: str) -> Outcome:
-    found = next(it for it in outcomes if (it.study, it.claim) == (study, claim))
+def _outcome(outcomes: Iterable[Outcome], study: str, *claims: str) -> Outcome:
+    """The first of these claims that was run."""
+    there = {it.claim: it for it in outcomes if it.study == study}
+    found = next((there[claim] for claim in claims if there[claim].status != "not run"), there[claims[0]])
     if found.status != "met":
-        raise SystemExit(f"The README calls {study}, {claim!r}, a result, but it is {found.status}.")
+        raise SystemExit(f"The README calls {study}, {found.claim!r}, a result, but it is {found.status}.")
     return found
 
 

@@ -50,9 +50,13 @@ def test_two_units_by_hand():
     [({"capacity": 2}, 2 * 511 + 512), ({"capacity": 4}, 4 * 511 + 512), ({"order": "fft"}, 9 * 512 + 512)],
 )
 def test_a_factor_has_two_numbers_per_plane(settings, count):
-    """512 complex units: L (n - 1) + n for the tunable order, n log₂ n + n for the other: Jing et al. (2017), §4."""
-    layer = EUNN(1, 1024, **settings)
+    """512 complex units: L (n - 1) + n for the tunable order, n log₂ n + n for the other: Jing et al. (2017), §4.
+
+    All in all, as in the authors' program (jingli9111/EUNN-tensorflow): these, V, complex, and a real bias.
+    """
+    layer = EUNN(3, 1024, **settings)
     assert sum(weight.numel() for weight in layer.cells[0].recurrent.parameters()) == count
+    assert sum(weight.numel() for weight in layer.parameters()) == count + 2 * 512 * 3 + 512
 
 
 def test_the_rate_is_one_for_a_shrinking_modrelu():

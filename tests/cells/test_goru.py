@@ -48,7 +48,10 @@ def test_it_starts_as_the_authors_program():
     ("settings", "angles"), [({"capacity": 2}, 127), ({"capacity": 128}, 8128), ({"order": "fft"}, 448)]
 )
 def test_parameters_are_those_of_the_equations(settings, angles):
-    """3 input matrices, 2 gate matrices, 3 biases, and an angle per plane: 128·127/2 at full capacity, a rotation's."""
+    """3 input matrices, 2 gate matrices, 3 biases, and an angle per plane: 128·127/2 at full capacity, a rotation's.
+
+    So has the authors' program (jingli9111/GORU-tensorflow).
+    """
     count = sum(weight.numel() for weight in GORU(10, 128, **settings).parameters())
     assert count == 3 * 128 * 10 + 2 * 128 * 128 + 3 * 128 + angles
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import LEMCell, scan
+from holdfast import LEM, LEMCell, scan
 from holdfast.errors import SettingError
 
 
@@ -31,6 +31,15 @@ def test_one_step_is_the_printed_equations():
     new_z = (1 - s) * z + s * torch.tanh(x @ w_z.mT + y @ u_z.mT + b_z)
     new_y = (1 - r) * y + r * torch.tanh(x @ w_y.mT + new_z @ cell.weight_zh.mT + b_y)
     torch.testing.assert_close(cell(x, (y, z)), (new_y, new_z))
+
+
+def test_parameters_are_those_of_the_equations():
+    """Four rows of W and b, three of U, and V. The authors' plain program (tk-rusch/LEM) adds four biases per unit."""
+    for n, d in ((1, 128), (3, 5)):
+        layer, program = LEM(n, d), (nn.Linear(n, 4 * d), nn.Linear(d, 3 * d), nn.Linear(d, d))
+        count = sum(weight.numel() for weight in layer.parameters())
+        assert count == 4 * (n * d + d * d + d)
+        assert sum(weight.numel() for part in program for weight in part.parameters()) == count + 4 * d
 
 
 def test_states_stay_within_one():

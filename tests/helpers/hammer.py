@@ -4,8 +4,8 @@
     PYTHONPATH=tests python -m helpers.hammer mutations 10000 --seed 1  a clear error or the same bits, nothing else (2)
 
 A clear error is one of ``holdfast.errors`` that names a file of the folder. "Bits" are weights, optimiser, generators,
-log and outcome; the clock (``seconds`` and ``times.jsonl``) is not among them. A small sample of both runs with the
-tests.
+log and outcome; the clock (``seconds``, ``cpu_seconds`` and ``times.jsonl``) is not among them. A small sample of both
+runs with the tests.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def train_study(folder: Path, seed: int, *, stop: int | None = None, **_) -> dic
 
 
 def timeless(outcome: dict) -> dict:
-    return {name: value for name, value in outcome.items() if name != "seconds"}
+    return {name: value for name, value in outcome.items() if name not in ("seconds", "cpu_seconds")}
 
 
 class _Stop:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from holdfast import LSTMCell, TreeLSTM, scan
 from holdfast.errors import DTypeError, SettingError, ShapeError
@@ -84,7 +85,30 @@ def test_the_sum_takes_children_in_any_order_and_binary_does_not():
     assert not torch.allclose(binary(xs, straight)[0], binary(xs, swapped)[0])
 
 
-def test_a_level_is_one_product(monkeypatch):
+class Products(TorchFunctionMode):
+    """Counts the matrix products."""
+
+    count = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.count += function.__name__ in ("matmul", "__matmul__", "mm", "addmm", "bmm", "einsum", "linear")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("arity", "each"), [(None, 2), (2, 1), (3, 1)])
+def test_products_are_counted_in_heights_and_not_in_nodes(arity, each):
+    """Forests of 3 to 40 nodes: W x once, and per height one product, or two where children share a forget gate's U."""
+    for nodes in (3, 14, 40):
+        table, _ = random_forest(nodes, arity or 3, seed=nodes)
+        layer, heights = TreeLSTM(3, 4, arity=arity), [0] * nodes
+        for node, row in enumerate(table.tolist()):
+            heights[node] = max((heights[child] + 1 for child in row if child >= 0), default=0)
+        with Products() as products:
+            layer(torch.randn(nodes, 3), table)
+        assert products.count == 1 + each * (max(heights) + 1)
+
+
+def test_all_nodes_of_a_height_are_computed_together(monkeypatch):
     """64 balanced trees of 8 leaves have four heights: four calls for 960 nodes."""
     layer, calls, own = TreeLSTM(2, 3, arity=2), [], TreeLSTM._node
     monkeypatch.setattr(TreeLSTM, "_node", lambda self, *args: calls.append(len(args[0])) or own(self, *args))
@@ -96,11 +120,16 @@ def test_a_level_is_one_product(monkeypatch):
     assert calls == [512, 256, 128, 64]
 
 
-def test_parameters_are_those_of_the_equations():
-    """Child-sum: an LSTM's. Binary: 2 U for each of i, u, o and 2·2 for the forget gates."""
-    count = {kind: sum(w.numel() for w in TreeLSTM(300, 150, arity=kind).parameters()) for kind in (None, 2)}
-    assert count[None] == 4 * 150 * (300 + 150 + 1)
-    assert count[2] == 4 * 150 * 301 + 10 * 150 * 150
+@pytest.mark.parametrize(
+    ("n", "d", "child_sum", "binary"), [(300, 150, 270_600, 405_600), (300, 168, 315_168, 484_512), (3, 5, 180, 330)]
+)
+def test_parameters_are_those_of_the_equations(n, d, child_sum, binary):
+    """W and b of i, f, u, o; U of each in child-sum, as in an LSTM; N-ary: N each for i, u, o and N² for f."""
+    count = {kind: sum(w.numel() for w in TreeLSTM(n, d, arity=kind).parameters()) for kind in (None, 1, 2, 3)}
+    assert count[None] == count[1] == 4 * (n * d + d * d + d) == sum(w.numel() for w in LSTMCell(n, d).parameters())
+    for N in (2, 3):
+        assert count[N] == 4 * (n * d + d) + 3 * N * d * d + N * N * d * d
+    assert (count[None], count[2]) == (child_sum, binary)
 
 
 def test_no_nodes_are_no_states():

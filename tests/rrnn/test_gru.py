@@ -112,7 +112,8 @@ def test_values_losses_and_gradients_are_those_of_plain_vectors(setting, choice,
         torch.testing.assert_close(mine, theirs)
 
 
-@pytest.mark.parametrize(("setting", "choice"), [("published code", "soft"), ("published code", "hard")])
+@pytest.mark.parametrize("choice", ["soft", "hard"])
+@pytest.mark.parametrize("setting", ["printed", "published code"])
 def test_compiled_steps_are_the_plain_ones_with_all_losses(setting, choice):
     """The default backend compiles, forward and backward, and has the same losses and gradients."""
     loss = TreeLoss(**LOSS, target=(gru_target(GRUCell(3, 3, reset="before"), "teacher"),))
@@ -173,6 +174,26 @@ def test_the_published_code_by_hand():
     assert kept == pytest.approx((2 * 3 * z + z) / 2)
     assert added == pytest.approx((2 * 3 * new * rest + new * rest) / 2)
     assert last == pytest.approx((2 * added + 3 * kept + added + kept) / 2)  # L acts on the new part, R on the kept
+
+
+def test_the_printed_setting_by_hand():
+    """One entry, tuples (2, 3, 0) and the identity, equal scores: z cannot have the first, r's best. x = 0, h = 1."""
+    cell = RRNNGRUCell(1, 1, tuples=2, scorer=1)
+    assert cell.tuples.left.shape == (1, 1, 1)  # the identity is no parameter
+    with torch.no_grad():
+        cell.tuples.left[0], cell.tuples.right[0], cell.tuples.bias[0] = 2.0, 3.0, 0.0
+        cell.scorer.weight.zero_()
+    nodes, _, firsts = cell.grown_nodes(cell.drive(torch.zeros(1, 1)), torch.ones(1, 1), cell.weights())
+    r, z, reset, rest, new, kept, added, last = (it.item() for it in nodes)
+    sigma = lambda a: 1 / (1 + 2.718281828459045**-a)  # noqa: E731
+    assert (r, z) == pytest.approx(((sigma(3.0) + sigma(1.0)) / 2, sigma(1.0)))
+    assert (firsts[0].tolist(), firsts[1].tolist()) == ([[1.0, 0.0]], [[0.0, 1.0]])
+    assert reset == pytest.approx((2 * 3 * r + r) / 2)
+    assert rest == pytest.approx(1 - (3 * z + z) / 2)
+    assert new == pytest.approx(float((torch.tensor(3 * reset).tanh() + torch.tensor(reset).tanh()) / 2))
+    assert kept == pytest.approx((2 * 3 * z + z) / 2)
+    assert added == pytest.approx((2 * 3 * rest * new + rest * new) / 2)
+    assert last == pytest.approx((2 * kept + 3 * added + kept + added) / 2)  # L acts on the kept part, R on the new
 
 
 def test_the_two_settings_count_parameters_as_they_train():

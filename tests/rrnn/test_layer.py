@@ -33,6 +33,8 @@ from holdfast.rrnn import (
     soft_search,
     tree_distance,
 )
+from holdfast.rrnn.loss import parts_of
+from holdfast.rrnn.record import Grown
 from holdfast.rrnn.scorer import TwoLayerScorer
 
 LAYERS = [
@@ -195,56 +197,100 @@ def test_soft_weights_are_a_softmax_over_all_candidates_once():
     torch.testing.assert_close((best[0, 0], second[0, 0]), (top[0], top[1]))
 
 
-def plain_soft(leaves, matrices, sets, scorer, normalise):
-    """Every round from the pool, candidate by candidate, for a batch: nodes, best and second scores."""
-    pool, count = list(leaves), len(leaves)
-    nodes, best, second = [], [], []
-    for _ in range(sets.rounds):
-        v = []
+def plain_soft(leaves, matrices, sets, scorer, normalise, rules="algorithm 1"):
+    """Every round from the pool, candidate by candidate, sample by sample: nodes, choices, best and second scores."""
+    pool, count, batch = list(leaves), len(leaves), leaves.shape[1]
+    nodes, choices, best, second = [], [], [], []
+    used = [set() for _ in range(batch)]  # the nodes of the pool that each sample has joined already
+    for k in range(sets.rounds):
+        v, names, large = [], [], []
         for right in range(len(pool)):
             for left, r, o, u in itertools.product(range(right), range(sets.tuples), sets.operators, sets.activations):
                 z = OPERATORS[o].apply(pool[left] @ matrices.left[r].mT, pool[right] @ matrices.right[r].mT)
-                it = ACTIVATIONS[u].apply(z + matrices.bias[r])
+                z = z + matrices.bias[r]
+                it = ACTIVATIONS[u].apply(z)
                 v.append((it - it.mean()) / (it.var(correction=0) + 1e-5).sqrt() if normalise else it)
-        means = []
-        for b in range(leaves.shape[1]):
+                names.append((left, right, r, o, u))
+                large.append(bool(z.abs().max() > 1))
+        allowed = [
+            [
+                permitted(rules, k, name, is_large, sets, count, used[b])
+                for name, is_large in zip(names, large, strict=True)
+            ]
+            for b in range(batch)
+        ]
+        means, weights = [], []
+        for b in range(batch):
             rows = torch.stack([it[b] for it in v])
             seen = [any((row - node[b]).abs().max() < 1e-9 for node in pool[count:]) for row in rows]
-            kept = rows[[not it or all(seen) for it in seen]]
+            if rules != "algorithm 1":
+                seen = [not it for it in allowed[b]]
+            where = torch.tensor([i for i, it in enumerate(seen) if not it or all(seen)])
+            kept = rows[where]
             scores = scorer(kept)
             means.append(torch.softmax(scores, dim=0) @ kept)
+            weights.append((where, scores))
             top = kept[scores.argmax()]
             rest = scores[[bool((row - top).abs().max() > 1e-9) for row in kept]]
             best.append(scores.max())
             second.append(rest.max() if len(rest) else scores.new_tensor(-torch.inf))
+        for b, (where, scores) in enumerate(weights):
+            if rules == "published code":  # one tree per batch, of the highest sum
+                scores = torch.stack([scores for _, scores in weights]).sum(dim=0)
+            left, right, r, o, u = names[where[scores.argmax()]]
+            used[b] |= {left, right}
+            choices.append((left, right, r, sets.operators.index(o), sets.activations.index(u)))
         pool.append(torch.stack(means))
         nodes.append(pool[-1])
-    shape = (sets.rounds, leaves.shape[1])
-    return torch.stack(nodes), torch.stack(best).view(shape), torch.stack(second).view(shape)
+    shape = (sets.rounds, batch)
+    scores = [torch.stack(it).view(shape) for it in (best, second)]
+    return torch.stack(nodes), torch.tensor(choices).view(*shape, 5), scores
 
 
-@settings(max_examples=8, deadline=None)
+def permitted(rules, k, name, large, sets, count, used):
+    """Whether round k may join these nodes in this way, where ``used`` are joined already."""
+    left, right, r, _, u = name
+    if rules == "multiset":
+        return not {left, right} & used
+    inner = {node for node in (left, right) if node >= count}
+    if inner & used or (large and u not in ("sigmoid", "tanh")):
+        return False
+    if k < 2 and r != min(k, sets.tuples - 1):
+        return False
+    loose = k - len([node for node in used if node >= count])  # inner nodes without a parent
+    return loose + 1 - len(inner) <= sets.rounds - k  # a round joins two at most, so the rounds left can join them all
+
+
+@settings(max_examples=24, deadline=None)
 @given(
-    rounds=st.integers(1, 3), tuples=st.integers(1, 2), batch=st.integers(1, 3), normalise=st.booleans(),
-    sharp=st.sampled_from([1.0, 1e7]), seed=st.integers(0, 2**20),
+    rules=st.sampled_from(["algorithm 1", "multiset", "published code"]), rounds=st.integers(1, 3),
+    tuples=st.integers(1, 2), batch=st.integers(1, 3), normalise=st.booleans(), sharp=st.sampled_from([1.0, 1e7]),
+    seed=st.integers(0, 2**20),
 )  # fmt: skip
-def test_soft_rounds_are_those_candidate_by_candidate(rounds, tuples, batch, normalise, sharp, seed):
-    """In values and gradients; with sharp scores a node is one of the candidates, which is then left out."""
+def test_soft_rounds_are_those_candidate_by_candidate(rules, rounds, tuples, batch, normalise, sharp, seed):
+    """In values, choices and gradients; with sharp scores a node of Algorithm 1 is a candidate, which is then left out.
+
+    A multiset has as many leaves as join into one tree.
+    """
     torch.manual_seed(seed)
     sets = Sets(tuples=tuples, rounds=rounds, identity=False, activations=("tanh", "one_minus"))
-    leaves = torch.randn(3, batch, 4, requires_grad=True)
-    matrices = Matrices(*(torch.randn(tuples, *shape, requires_grad=True) for shape in ((4, 4), (4, 4), (4,))))
+    leaves = torch.randn(rounds + 1 if rules == "multiset" else 3, batch, 4, requires_grad=True)
+    spread = 0.3 if rules == "published code" else 1.0  # some products are within 1 there, and some are not
+    matrices = Matrices(*((spread * torch.randn(tuples, *shape)).requires_grad_() for shape in ((4, 4), (4, 4), (4,))))
     scorer = TwoLayerScorer(4, 3)
     with torch.no_grad():
         scorer.weight_out *= sharp
-    found, *scores = soft_search(leaves, matrices, sets, scorer, normalise=normalise)
-    wanted, *plain_scores = plain_soft(leaves, matrices, sets, scorer, normalise)
+    found, *scores = soft_search(leaves, matrices, sets, scorer, normalise=normalise, rules=rules)
+    wanted, choices, plain_scores = plain_soft(leaves, matrices, sets, scorer, normalise, rules)
     torch.testing.assert_close(found.vectors, wanted)
     torch.testing.assert_close(scores, plain_scores)
+    ours, plain = [found.vectors, scores[0]], [wanted, plain_scores[0]]
+    if rules != "algorithm 1":  # where equal vectors have several names
+        assert torch.equal(found.choices, choices)
     every = [leaves, matrices.left, matrices.right, matrices.bias, *scorer.parameters()]
     if sharp == 1.0:  # else the softmax is one-hot and its gradient is rounding
-        cotangent = torch.randn_like(wanted)
-        both = (torch.autograd.grad(it, every, cotangent, allow_unused=True) for it in (found.vectors, wanted))
+        cotangents = [torch.randn_like(it) for it in plain]
+        both = (torch.autograd.grad(it, every, cotangents, allow_unused=True) for it in (ours, plain))
         for mine, theirs in zip(*both, strict=True):
             torch.testing.assert_close(mine, theirs)
 
@@ -314,6 +360,10 @@ def test_a_round_by_rules_is_a_softmax_over_what_is_left():
     ):
         with pytest.raises(SettingError, match=words):
             RRNN(4, 4, **options)
+    with pytest.raises(SettingError, match="expect sigmoid or tanh among the activations, got relu"):
+        soft_search(
+            leaves, matrices, Sets(tuples=2, activations=("relu",)), TwoLayerScorer(4, 3), rules="published code"
+        )
 
 
 # -- RRNN-GRU ------------------------------------------------------------------------------------------------------
@@ -420,6 +470,26 @@ def test_the_parts_of_loss_6_are_those_by_hand():
 SMALL_TARGET = Tree("mul", "identity", None, "h", Tree("add", "sigmoid", None, "x", "h"))
 
 
+def test_over_the_batch_the_parts_are_a_mean_or_a_sum_by_hand():
+    """One node per tree, two steps, two samples, the second of length 1; the ridge has no samples and stays."""
+    x, h, node = torch.tensor([[1.0, 2.0], [1.0, 9.0]]), torch.ones(2, 2), torch.tensor([[4.0, 3.0], [0.0, 5.0]])
+    leaves = torch.stack((x, h, torch.zeros(2, 2)))[..., None]
+    choices = torch.tensor([0, 1, 0, 0, 0]).expand(1, 2, 2, 5)
+    best, second = torch.tensor([[[2.0, 2.0], [1.0, 0.0]]]), torch.tensor([[[1.5, -7.0], [0.0, 0.0]]])
+    grown = Grown(leaves, choices, node[None, ..., None], best, second)
+    weights, target = [torch.tensor([3.0])], (Target(Tree("add", "identity", None, "x", "h")),)
+    # ‖node - (x + h)‖² is 4, 0 and 4, then 25; the gaps are 0.5, 9 and 1, then 0, and at most M = 2
+    for over, lengths, tree, margin in (
+        ("sum", None, 33.0, -(0.25 + 1 + 0.5)),
+        ("mean", None, 33.0 / 2, -(0.25 + 1 + 0.5) / 2),
+        ("sum", torch.tensor([2, 1]), 8.0, -(0.25 + 1 + 0.5)),
+        ("mean", torch.tensor([2, 1]), 8.0 / 2, -(0.25 + 1 + 0.5) / 2),
+    ):
+        loss = TreeLoss(tree=1.0, margin=1.0, ridge=1.0, threshold=2.0, target=target, over_batch=over)
+        parts = parts_of([grown], [("x", "h", "0")], loss, weights, lengths)
+        assert (parts.tree.item(), parts.margin.item(), parts.ridge.item()) == (tree, margin, 9.0)
+
+
 def test_the_margin_trains_the_scorer():
     layer = RRNN(4, 4, rounds=3, scorer=6, loss=TreeLoss(margin=1.0, threshold=100.0))
     layer(torch.randn(3, 2, 4))
@@ -475,7 +545,12 @@ def test_parts_are_asked_for_after_a_training_call_with_weights():
     assert RRNN(4, 4, rounds=1).penalty() is None
     with pytest.raises(SettingError, match="a call in training mode with gradients"):
         RRNN(4, 4, rounds=1, loss=TreeLoss(tree=1.0)).penalty()
-    for options, words in (({"tree": -1.0}, "tree"), ({"threshold": 0.0}, "threshold"), ({"forms": "all"}, "given")):
+    for options, words in (
+        ({"tree": -1.0}, "tree"),
+        ({"threshold": 0.0}, "threshold"),
+        ({"forms": "all"}, "given"),
+        ({"over_batch": "max"}, "mean, sum"),
+    ):
         with pytest.raises(SettingError, match=words):
             TreeLoss(**options)
     with pytest.raises(SettingError, match="expects 2 state vectors"):

@@ -49,7 +49,7 @@ def test_every_setting_survives_the_way_through_json(steps, hidden, lr, seed, at
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"cell.hiden_size": 3}, r"mine.toml: unknown key 'hiden_size' in cell; known: bidirectional, .*hidden_size"),
+        ({"cell.hiden_size": 3}, r"mine.toml: unknown key 'hiden_size' in cell; known: act.*hidden_size"),
         ({"task.length": 3}, r"mine.toml: unknown key 'length' in task; known: form, steps, test, validation"),
         (
             {"train.schedule.knd": 1},

@@ -1,6 +1,7 @@
 """Rates: no step that is seen passes what is proved, in the norm that is named, and some come up to it."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Cell, ScalarGates, scan
 from holdfast.errors import DTypeError, SettingError, ShapeError
-from holdfast.stability import NoBoundError, contraction_rate, observed_contraction, stack_bounds
+from holdfast.stability import (
+    NoBoundError,
+    certificate,
+    contraction_rate,
+    observed_contraction,
+    project_,
+    stack_bounds,
+    truncate,
+)
 from holdfast.stability.contraction import certified_cells
 
 
@@ -129,8 +138,6 @@ def test_proposition_5_needs_the_length_of_the_whole_state_to_reach_the_euclidea
 
     U = 0, f = 0.88, o = 0.99: one step multiplies a small c by f and copies it to h: √2 · 0.88 > 1 in ℓ2, 0.88 in ℓ∞.
     """
-    from holdfast.stability import certificate
-
     cell = holdfast.LSTMCell(1, 1)
     with torch.no_grad():
         cell.weight_hh.zero_()
@@ -251,9 +258,48 @@ def test_what_has_no_bound_is_refused_by_name():
         observed_contraction(holdfast.RNNCell(2, 3), torch.zeros(3, 2, 2), times=0)
 
 
+WITHOUT_RATE = {
+    "lem": (holdfast.LEM, "No contraction bound is registered for LEMCell"),
+    "fastgrnn": (holdfast.FastGRNN, "No contraction bound is registered for FastGRNNCell"),
+    "goru": (holdfast.GORU, "No contraction bound is registered for GORUCell"),
+    "antisymmetric-relu": (
+        partial(holdfast.AntisymmetricRNN, nonlinearity="relu", gated=True),
+        "gated=True needs a bounded φ such as tanh, got relu",
+    ),
+}
+WITH_A_RATE_ALONE = {
+    "urnn": (holdfast.URNN, "URNNCell has a proved rate, λ = 1, but no other"),
+    "eunn": (holdfast.EUNN, "EUNNCell has a proved rate, λ = 1, but no other"),
+    "cornn": (holdfast.CoRNN, r"CoRNNCell has a proved rate, λ = 1\.0\d+, but no other"),
+    "antisymmetric": (holdfast.AntisymmetricRNN, r"AntisymmetricRNNCell has a proved rate, λ = 1\.0\d+, but no other"),
+}
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_RATE, *WITH_A_RATE_ALONE])
+def test_cells_without_bounds_are_refused_certificates_windows_and_projections(name):
+    """Of one and two layers, with a bound on the inputs: the same reason everywhere, and nothing is moved."""
+    make, reason = (WITHOUT_RATE | WITH_A_RATE_ALONE)[name]
+    for layers in (1, 2):
+        layer = make(2, 4, layers)
+        if name in WITHOUT_RATE:
+            with pytest.raises(NoBoundError, match=reason):
+                contraction_rate(layer.cells[0], 1.0)
+        else:
+            assert contraction_rate(layer.cells[0]) >= 1
+        for refused in (contraction_rate, certificate, partial(truncate, eps=0.1)):
+            with pytest.raises(NoBoundError, match=reason):
+                refused(layer, input_bound=1.0)
+        before = [weight.detach().clone() for weight in layer.parameters()]
+        with pytest.raises(NoBoundError, match=f"No projection is registered for {type(layer.cells[0]).__name__}"):
+            project_(layer, 0.9, input_bound=1.0)
+        assert all(map(torch.equal, before, layer.parameters()))
+
+
 def test_a_cell_of_ones_own_registers_its_rate():
     class Still(OwnCell):
         pass
 
     contraction_rate.register(Still, lambda cell, input_bound=None, *, input_norm="l2": 1.0)
     assert contraction_rate(Still(3, 3)) == 1.0
+    with pytest.raises(NoBoundError, match=r"A cell of your own has them once holdfast.cells.step_form.register"):
+        stack_bounds(Still(3, 3), 1.0)

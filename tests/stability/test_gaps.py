@@ -30,6 +30,9 @@ MAKE = {
     "sgornn": lambda: holdfast.SGORNNCell(2, 4, nonlinearity="tanh", gates=ScalarGates(-1.0, 0.5, clip="2alpha")),
     "lstm": lambda: holdfast.LSTMCell(2, 3),
     "gru": lambda: holdfast.GRUCell(2, 3),
+    "indrnn": lambda: holdfast.IndRNNCell(2, 3, nonlinearity="tanh"),
+    "mingru": lambda: holdfast.MinGRUCell(2, 3),
+    "minlstm": lambda: holdfast.MinLSTMCell(2, 3, nonlinearity="tanh"),
 }
 drawn = st.fixed_dictionaries(
     {
@@ -49,6 +52,8 @@ def system(name, seed, rate, bound, steps):
         if name in ("lstm", "gru"):
             for weight, small in zip(cell.parameters(), (0.3, 0.2 * rate, 0.5, 0.5), strict=False):
                 weight.mul_(small)  # input, recurrent, biases: gates that stay well below 1
+        elif name in ("indrnn", "mingru", "minlstm"):
+            project_(cell, rate, input_bound=bound)
         elif hasattr(cell, "weight_hh"):
             cell.weight_hh.mul_(rate / torch.linalg.matrix_norm(cell.weight_hh, 2))
     xs = torch.randn(steps, 1, 2)

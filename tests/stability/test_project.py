@@ -91,6 +91,84 @@ def test_a_projected_mingru_has_the_rate_in_every_layer(bias, seed, rate, bound)
     assert all(map(torch.equal, once, weights(model)))
 
 
+def minlstm_gates(cell):
+    """The rows (W, b) of f and i, (hidden, 2, width), as numbers of their own."""
+    n = cell.hidden_size
+    rows = cell.weight_ih[: 2 * n].detach().double().view(2, n, -1)
+    if cell.bias is not None:
+        rows = torch.cat([rows, cell.bias[: 2 * n].detach().double().view(2, n, 1)], dim=2)
+    return rows.transpose(0, 1)
+
+
+def minlstm_rates(rows, bound):
+    """The largest f' of each unit, over separate inputs of length ``bound`` for f and for i: (9) solved for λ."""
+    weight, bias = rows[..., :2], rows[..., 2] if rows.shape[-1] == 3 else torch.zeros(())
+    reach = torch.tensor([1.0, -1.0]) * bias + bound * weight.norm(dim=-1)
+    return torch.sigmoid(torch.log1p(reach[..., 1].exp()) - torch.log1p((-reach[..., 0]).exp()))
+
+
+minlstms = st.fixed_dictionaries(
+    {"seed": st.integers(0, 10**6), "size": st.floats(0.1, 10), "bound": st.just(0.0) | st.floats(0.01, 3)}
+)
+
+
+@pytest.mark.parametrize(("bias", "least"), [(True, 0.02), (False, 0.5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@given(setting=minlstms, share=st.floats(0, 1))
+@settings(deadline=None, max_examples=8)
+def test_a_projected_minlstm_forgets_at_the_rate_for_every_input(dtype, bias, least, setting, share):
+    """Two layers, all weights and rates: no input within the bound opens f' beyond λ; candidates and units that are
+    inside do not move; twice is once.
+    """
+    torch.manual_seed(setting["seed"])
+    rate, bound = least + share * (0.99 - least), setting["bound"]
+    model = holdfast.MinLSTM(2, 4, 2, bias=bias).to(dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(setting["size"])
+    before = [minlstm_gates(cell) for cell in model.cells]
+    candidates = [cell.weight_ih[8:].detach().clone() for cell in model.cells]
+    project_(model, rate, input_bound=bound)
+    assert all(it.rate <= rate for it in stack_bounds(model, bound).layers)
+    first = model.cells[0]
+    assert contraction_rate(first, bound) <= rate
+    xs = torch.randn(200, 2, dtype=dtype)
+    xs *= bound / xs.norm(dim=1, keepdim=True)
+    tiny = 1e-6 if dtype == torch.float32 else 1e-14
+    assert first.coefficients(first.drive(xs))[0].max() <= rate * (1 + tiny)
+    assert all(torch.equal(cell.weight_ih[8:], start) for cell, start in zip(model.cells, candidates, strict=True))
+    inside = minlstm_rates(before[0], bound) <= rate - 1e-9
+    assert torch.equal(minlstm_gates(first)[inside], before[0][inside])
+    once = weights(model)
+    project_(model, rate, input_bound=bound)
+    assert all(map(torch.equal, once, weights(model)))
+
+
+@pytest.mark.parametrize(("bias", "least"), [(True, 0.05), (False, 0.51)])
+@given(setting=minlstms, share=st.floats(0, 1))
+@settings(deadline=None, max_examples=8)
+def test_no_minlstm_with_the_rate_has_both_gates_nearer(bias, least, setting, share):
+    """Each gate of each unit moves by ρ at most, and all points whose gates lie within 0.99 ρ have a larger rate. So no
+    member is nearer in the larger of the two distances, nor by more than √2 in the Euclidean one.
+    """
+    torch.manual_seed(setting["seed"])
+    rate, bound = least + share * (0.95 - least), setting["bound"]
+    cell = holdfast.MinLSTMCell(2, 4, bias=bias)
+    with torch.no_grad():
+        for weight in cell.parameters():
+            weight.mul_(setting["size"])
+    before = minlstm_gates(cell)
+    project_(cell, rate, input_bound=bound)
+    moved = minlstm_gates(cell) - before
+    rho = moved.norm(dim=2).amax(dim=1)
+    outside = rho > 1e-6
+    torch.testing.assert_close(minlstm_rates(before + moved, bound)[outside], rho[outside] * 0 + rate)
+    assert (minlstm_rates(before + 0.99 * moved, bound) > rate)[outside].all()
+    other = torch.randn(1000, *moved.shape)
+    other *= 0.99 * rho[:, None, None] / other.norm(dim=3, keepdim=True)
+    assert (minlstm_rates(before + other, bound) > rate)[:, outside].all()
+
+
 lstms = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 10**6),
@@ -208,7 +286,7 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
         assert project_(make(2, 4), 1.0) is not None
         with pytest.raises(SettingError, match=r"keeps lengths, so λ = 1 whatever the weights. Use SGORNN"):
             project_(make(2, 4), 0.9)
-    with pytest.raises(NoBoundError, match=r"No projection is registered for LEMCell; projected cells: .*ExpRNNCell"):
+    with pytest.raises(NoBoundError, match=r"registered for LEMCell; projected cells: .*ExpRNNCell.* MinLSTMCell"):
         project_(holdfast.LEM(2, 4), 0.9)
     gru = holdfast.GRUCell(2, 4)
     torch.nn.init.constant_(gru.bias, 3.0)
@@ -216,11 +294,12 @@ def test_what_cannot_be_projected_is_refused_with_the_reason():
     with pytest.raises(SettingError, match=r"alone open an update gate to 0.9\d+"):
         project_(gru, 0.5, input_bound=1.0)
     assert all(map(torch.equal, before, weights(gru)))
-    for make in (holdfast.GRU, holdfast.MinGRU):
+    for make in (holdfast.GRU, holdfast.MinGRU, holdfast.MinLSTM):
         with pytest.raises(SettingError, match=r"give input_bound"):
             project_(make(2, 4), 0.9)
-    with pytest.raises(SettingError, match=r"at least 0.5 for a minGRU without a bias"):
-        project_(holdfast.MinGRU(2, 4, bias=False), 0.4, input_bound=1.0)
+    for make in (holdfast.MinGRU, holdfast.MinLSTM):
+        with pytest.raises(SettingError, match=r"at least 0.5 for a Min(GRU|LSTM) without a bias"):
+            project_(make(2, 4, bias=False), 0.4, input_bound=1.0)
     with pytest.raises(SettingError, match=r"FastRNNCell to rate 0.5 by its matrix, since β = 0.9526"):
         project_(holdfast.FastRNN(2, 4), 0.5)
     with pytest.raises(SettingError, match=r"α L = 0.7311 is already as large"):

@@ -19,6 +19,9 @@ LAYERS = {
     "linear-output": lambda n: holdfast.LinearRNN(2, 4, n, output_size=3, direct=True, backend="reference"),
     "sgornn": lambda n: holdfast.SGORNN(2, 4, n, backend="reference"),
     "lstm": lambda n: holdfast.LSTM(2, 4, n, backend="reference"),
+    "indrnn": lambda n: holdfast.IndRNN(2, 4, n, backend="reference"),
+    "mingru": lambda n: holdfast.MinGRU(2, 4, n, backend="reference"),
+    "minlstm": lambda n: holdfast.MinLSTM(2, 4, n, backend="reference"),
     "gru-learned": lambda n: holdfast.GRU(2, 4, n, initial_state="learned", backend="reference"),
 }
 
@@ -89,7 +92,15 @@ def test_chunks_do_not_show(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: holdfast.RNN(2, 8, 2), lambda: holdfast.SGORNN(2, 8), lambda: holdfast.GRU(2, 8)]
+    "make",
+    [
+        lambda: holdfast.RNN(2, 8, 2),
+        lambda: holdfast.SGORNN(2, 8),
+        lambda: holdfast.GRU(2, 8),
+        lambda: holdfast.IndRNN(2, 8, 2),
+        lambda: holdfast.MinGRU(2, 8, 2),
+        lambda: holdfast.MinLSTM(2, 8, 2),
+    ],
 )
 @given(seed=st.integers(0, 10**6), rate=st.floats(0.2, 0.9), eps=st.floats(1e-6, 0.5), stride=st.sampled_from([1, 7]))
 @settings(deadline=None, max_examples=4)
@@ -104,7 +115,7 @@ def test_errors_stay_within_epsilon(make, seed, rate, eps, stride):
         elif isinstance(layer, holdfast.SGORNN):
             layer.l0.gates.beta_logit.fill_(rate)
         else:
-            project_(layer, rate=rate)
+            project_(layer, rate=rate, input_bound=1.0)
     xs = torch.randn(60, 2, 2)
     xs /= xs.norm(dim=2, keepdim=True)
     short = truncate(layer, eps=eps, input_bound=1.0, stride=stride)

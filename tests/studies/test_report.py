@@ -70,6 +70,8 @@ def judged(**claim):
         ({"run": "far", "than": "a", "better_by": -0.21}, "met"),  # within 0.21
         ({"than": "far", "better": "lower"}, "not met"),
         ({"run": "exploded", "at_most": 0.01}, "not met"),  # by every seed, though within their spread
+        ({"at_least": 0.945}, "not met"),  # by every seed again
+        ({"at_least": 0.945, "of": 10_000}, "not met"),  # by 9 standard errors
         ({"run": "exploded", "at_most": 0.025}, "undecided"),  # one seed of three meets it
         ({"than": "d"}, "met"),  # the other one has no number at all
         ({"run": "d", "at_least": 0.0}, "not met"),
@@ -102,6 +104,7 @@ def test_a_claim_is_judged_by_the_mean_over_seeds(claim, status):
         ({"run": "still", "at_least": 0.91}, ""),
         ({"run": "still", "at_least": 0.91, "of": 100}, "within the standard error of 100 answers"),  # 0.027
         ({"run": "still", "at_least": 0.91, "of": 1000}, ""),  # 0.0086
+        ({"at_least": 0.945, "of": 100}, "within the standard error of 100 answers"),  # though by every seed
         ({"run": "still", "than": "far", "better_by": 0.17, "of": 100}, "within the standard error of 100 answers"),
     ],
 )
@@ -110,6 +113,26 @@ def test_what_lies_within_the_spread_or_rests_on_too_few_seeds_is_undecided(clai
     it = judged(**claim)
     assert (it.status == "undecided", it.why) == (bool(why), why)
     assert (f"*undecided*: {why}" == it.verdict) == bool(why)
+
+
+def test_the_reason_why_few_seeds_decide_is_given_where_they_do():
+    """Not with three seeds, nor where the claim is not decided."""
+    few = {"few": "it never moves"}
+    assert judged(run="one", at_least=0.1, **few).few == "it never moves"
+    assert judged(than="one", better_by=-0.1, **few).few == "it never moves"
+    assert judged(at_least=0.1, **few).few == ""
+    assert judged(run="one", at_least=0.91, of=100, **few).few == ""
+    assert judged(run="e", at_least=0.1, **few).few == ""
+
+
+def test_the_number_of_answers_follows_from_the_settings_of_the_scale():
+    """0.92 against 0.91: decided on MNIST's 10,000 test images, not on the first 100 of them."""
+    scales = {"small": Scale(set={"task.limit": 100}), "paper": Scale()}
+    claim = Claim("it is", "still", "test.accuracy", at_least=0.91)
+    task = {"task": {"name": "mnist"}, "train": {"epochs": 1}}
+    study = Study("Made", run=(Run("still"),), scale=scales, claim=(claim,), defaults=task)
+    whys = [judge(study, RESULT, scale)[0].why for scale in scales]
+    assert whys == ["within the standard error of 100 answers", ""]
 
 
 def test_a_seed_without_the_number_cannot_bear_a_claim_out():
@@ -210,12 +233,43 @@ def test_numbers_that_are_none_become_null(tmp_path):
 
 
 def test_a_report_counts_rewinds_where_a_run_has_spike_protection():
-    """From the last line of each log; without protection in any run there is no such column."""
+    """From the outcome, or from the last line of the log of an older result; without protection there is no column."""
     curve = {"update": (1, 2), "rewinds": (0.0, 3.0)}
-    results = (entry("a", 0, scored(0.9, curve=curve)), entry("a", 1, scored(0.9, curve={**curve, "rewinds": (0, 1)})))
+    results = (
+        entry("a", 0, scored(0.9, curve=curve, rewinds=5)),
+        entry("a", 1, scored(0.9, curve={**curve, "rewinds": (0, 1)})),
+    )
     study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
     plain = entry("one", 0, scored(0.8))
     text = report(study, StudyResult("s0/made", "small", (*results, plain)))
     rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
-    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 3", ""]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["rewinds", "1 to 5", ""]
     assert "rewinds" not in report(study, StudyResult("s0/made", "small", (plain,)))
+
+
+def test_a_report_counts_skipped_updates_where_a_run_has_any():
+    """From the last line of each log; a run without such a line has an empty cell. Without any there is no column."""
+    curve = {"update": (1, 2), "skipped": (0, 5)}
+    none = {**curve, "skipped": (0, 0)}
+    results = (entry("a", 0, scored(0.9, curve=curve)), entry("one", 0, scored(0.9, curve=none)))
+    study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
+    text = report(study, StudyResult("s0/made", "small", results))
+    rows = [line for line in text.splitlines() if line.startswith(("| run", "| a ", "| one "))]
+    assert [row.rsplit("|", 2)[1].strip() for row in rows[:3]] == ["skipped", "5", "0"]
+    assert "skipped" not in report(study, StudyResult("s0/made", "small", results[1:]))
+
+
+def test_a_report_adds_up_the_hours_and_says_how_many_results_have_those_of_the_processor():
+    """Over all attempts; a result with an attempt that did not record them has none."""
+    known, old = scored(0.9, seconds=3600.0, cpu_seconds=1800.0), scored(0.9, seconds=3600.0)
+    study = Study("Made", run=(Run("a"), Run("one")), scale={"small": Scale()}, metric="test.accuracy", name="s0/made")
+
+    def said(*entries):
+        return report(study, StudyResult("s0/made", "small", entries))
+
+    assert "2.00 hours of training in all by the clock, 1.00 hours of CPU time\n" in said(entry("a", 0, known, known))
+    some = said(entry("a", 0, known), entry("a", 1, known, old))
+    assert "3.00 hours of training in all by the clock, 0.50 hours of CPU time in 1 of 2 results" in some
+    assert "| CPU seconds |" in some
+    assert "1.00 hours of training in all by the clock; CPU time was not recorded\n" in said(entry("a", 0, old))
+    assert "| CPU seconds |" not in said(entry("a", 0, old))

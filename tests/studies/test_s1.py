@@ -12,10 +12,15 @@ import torch
 
 from holdfast.errors import ConfigError
 from holdfast.runs import load_run
+from holdfast.runs.measured import measure
 from holdfast.runs.settings import run_settings
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
-from holdfast.studies.study import load_study
+from holdfast.studies.study import Study, load_study
+from holdfast.studies.sweep import sweep
+from holdfast.tasks import Spec
+from holdfast.train import build
+from holdfast.train.log import read_log
 from holdfast.train.loop import read_outcome
 
 ROOT = Path(__file__).parents[2] / "studies"
@@ -80,6 +85,48 @@ def test_the_grus_are_those_of_appendix_e(name, batch, rate, decay):
     assert settings.network.options["reset"] == "before"
 
 
+# every model of a comparison has the same vectors and the same loss, and one GRU as many parameters
+COMPARED = {
+    "wiki5k": ["rrnn", "rrnn-hard", "gru", "gru-matched"],
+    "wiki10k": ["rrnn-gru", "rrnn-gru-start", "rrnn-gru-phases", "rrnn-gru-hard", "gru", "gru-matched"],
+    "ptb": ["rrnn-gru", "gru", "gru-matched"],
+    "sst": ["rrnn-gru", "rrnn-gru-rate", "gru", "gru-matched"],
+}
+
+
+@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("scale", ["small", "paper"])
+def test_the_models_of_a_comparison_have_the_same_vectors_and_loss(name, scale):
+    it, layers = study(name), {}
+    every_step = name != "sst"  # where a sequence has one answer, both kinds of mean are one
+    for run in it.run:
+        settings = run_settings(it.table(run, scale, 0))
+        network = settings.network
+        if run.name in COMPARED[name]:
+            assert (network.frozen, network.embedding) == (name.startswith("wiki"), 100), run.name
+            assert settings.training.loss_per == ("sequence" if every_step else "answer"), run.name
+            spec = Spec(5, 5, "cross_entropy", "bits", tokens=True, every_step=every_step)
+            layers[run.name] = sum(weight.numel() for weight in build(network, spec).rnn.parameters())
+    assert list(layers) == COMPARED[name]
+    wanted = layers[COMPARED[name][0]]
+    assert all(layers[run] == wanted for run in layers if run.startswith("rrnn"))
+    assert abs(layers["gru-matched"] - wanted) < 0.005 * wanted  # one unit more or less is 1% or more
+
+
+def test_rrnn_has_the_loss_of_the_published_code():
+    """Sums over the batch, and a target along a trained GRU; with a hard choice too, to compare the choices."""
+    it = study("wiki5k")
+    for name in ("rrnn", "rrnn-hard"):
+        run = next(run for run in it.run if run.name == name)
+        table = it.table(run, "small", 0)
+        assert it.options(run, "small")["teacher"] == 3000
+        assert table["cell"]["options"]["loss"] == {
+            "tree": 1e-5, "margin": 1e-3, "ridge": 1e-3, "threshold": 1.0, "over_batch": "sum"
+        }  # fmt: skip
+        assert table["cell"]["options"]["rounds"] == 9
+        assert "relu" in table["cell"]["options"]["activations"]
+
+
 def test_table_1_is_as_printed():
     printed = {
         (name, run.name): tuple(run.paper.values())
@@ -87,9 +134,8 @@ def test_table_1_is_as_printed():
         for run in study(name).run
         if run.paper
     }
-    assert {
-        key: value for key, value in printed.items() if not key[1].endswith(("-phases", "-printed", "-hard", "-short"))
-    } == {
+    again = ("-phases", "-printed", "-trained-vectors", "-short", "-mean-loss")  # the same rows of the table
+    assert {key: value for key, value in printed.items() if not key[1].endswith(again)} == {
         ("wiki5k", "rrnn"): (2.58, 2.63),
         ("wiki5k", "rrnn-norm"): (2.58, 2.63),
         ("wiki5k", "gru"): (2.73, 2.68),
@@ -105,22 +151,26 @@ def test_table_1_is_as_printed():
 @pytest.mark.parametrize(
     ("name", "tree", "margin", "ridge"),
     [
-        ("wiki10k", (1e-6, 1e-2), (1e-2, 1.0), (1e-16, 1.0)),
-        ("sst", (1e-8, 1e-4), (1e-5, 1e-2), (1e-5, 1e-2)),
-        ("ptb", (3e-6, 3e-2), (3e-2, 3.0), (3e-16, 3e-2)),
+        ("rrnn-gru-search-wiki10k", (1e-6, 1e-2), (1e-2, 1.0), (1e-16, 1.0)),
+        ("rrnn-gru-search-sst", (1e-8, 1e-4), (1e-5, 1e-2), (1e-5, 1e-2)),
+        ("rrnn-gru-search-ptb", (3e-6, 3e-2), (3e-2, 3.0), (3e-16, 3e-2)),
+        ("rrnn-search-wiki5k", (1e-6, 1e-2), (1e-2, 1.0), (1e-16, 1.0)),  # whose own are not printed
     ],
 )
-def test_the_search_for_rrnn_gru_has_the_ranges_of_table_2(name, tree, margin, ridge):
-    """In the order of the authors' code: its λ₂, λ₃ and λ₄ are margin, ridge and tree."""
-    sweep = study(f"rrnn-gru-search-{name}").sweep
-
-    def bounds(key):
-        return sweep[key]["low"], sweep[key]["high"]
-
-    assert [bounds(f"cell.options.loss.{part}") for part in ("tree", "margin", "ridge")] == [tree, margin, ridge]
-    assert bounds("cell.options.loss.threshold") == (0.1, 10.0)
-    assert bounds("cell.options.alternate") == (1, 10)
-    assert [bounds(f"train.{key}") for key in ("batch", "lr", "clip")] == [(1, 316), (1e-5, 1e-2), (0.1, 100.0)]
+def test_the_searches_for_rrnn_have_the_ranges_of_table_2(name, tree, margin, ridge):
+    """In the order of the authors' code: its λ₂, λ₃ and λ₄ are margin, ridge and tree. Only RRNN-GRU alternates."""
+    searched = study(name).sweep
+    printed = {
+        "train.batch": (1, 316),
+        "train.lr": (1e-5, 1e-2),
+        "train.clip": (0.1, 100.0),
+        "cell.options.loss.tree": tree,
+        "cell.options.loss.margin": margin,
+        "cell.options.loss.ridge": ridge,
+        "cell.options.loss.threshold": (0.1, 10.0),
+        **({"cell.options.alternate": (1, 10)} if "gru" in name else {}),
+    }
+    assert {key: (it["low"], it["high"]) for key, it in searched.items() if key != "objective"} == printed
 
 
 @pytest.mark.parametrize(
@@ -184,6 +234,21 @@ def test_the_procedure_counts_what_changes_from_epoch_to_epoch(cell, tmp_path):
     assert again.curve == found.curve
 
 
+def test_the_procedure_keeps_what_the_log_counts(tmp_path):
+    """Weights of 1e30 after the first update: the others are skipped. The curve says so, with the gradient's norm."""
+    table = {
+        "task": own_text(tmp_path),
+        "cell": {"name": "rrnn", "hidden_size": 4, "embedding": 4, "options": {"scorer": 4, "rounds": 2}},
+        "train": {"optimiser": "sgd", "epochs": 2, "batch": 3, "lr": 1e30, "nonfinite": "skip"},
+    }
+    folder = tmp_path / "run"
+    found = PROCEDURES["trees"](table, {"sequences": 2}, folder, progress=False, label="tiny")
+    log = read_log(folder / "log.jsonl")
+    assert found.curve["skipped"] == (None, *(row["skipped"] for row in log))
+    assert found.curve["skipped"][-1] > 0
+    assert found.curve["gradient_norm"][1] == log[0]["gradient_norm"] > 0
+
+
 def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
     """Its run is in the run's folder, made once, and the target's matrices are its trained gates."""
     loss = {"tree": 0.1, "margin": 0.1, "ridge": 1e-4}
@@ -191,7 +256,9 @@ def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
     cell |= {"name": "rrnn-gru", "options": {"setting": "published code", "backend": "reference", "loss": loss}}
     train = {"epochs": 1, "batch": 3, "lr": 0.5, "loss_per": "sequence"}
     table, folder = {"task": own_text(tmp_path), "cell": cell, "train": train}, tmp_path / "run"
-    PROCEDURES["trees"](table, {"sequences": 2, "teacher": 2}, folder, progress=False, label="tiny")
+    found = PROCEDURES["trees"](table, {"sequences": 2, "teacher": 2}, folder, progress=False, label="tiny")
+    both = [read_outcome(folder / "teacher"), read_outcome(folder)]
+    assert found.cpu_seconds == pytest.approx(sum(outcome.cpu_seconds for outcome in both), abs=1e-3)
     gru, model = load_run(folder / "teacher").model, load_run(folder).model
     assert torch.equal(gru.embedding.weight, model.embedding.weight)
     vectors = model.embedding.weight
@@ -202,6 +269,25 @@ def test_the_teacher_is_a_trained_gru_with_the_same_vectors(tmp_path):
     assert target.along == "teacher"
     torch.testing.assert_close(target.matrices.left[:3].flatten(0, 1), gru.rnn.l0.weight_ih.detach())
     assert read_outcome(folder / "teacher").updates == 2
+
+
+def test_a_trial_of_a_search_has_the_teacher_that_its_settings_name(tmp_path):
+    pytest.importorskip("optuna")
+    loss = {"tree": 0.1, "teacher": str(tmp_path / "gru")}
+    options = {"rounds": 2, "scorer": 4, "loss": loss}
+    task, train = own_text(tmp_path), {"updates": 2, "batch": 3}
+    gru = {"name": "gru", "hidden_size": 4, "options": {"reset": "before"}}
+    measure(run_settings({"task": task, "cell": gru, "train": train}), tmp_path / "gru", progress=False)
+    searched = Study(
+        "Tiny",
+        defaults={"task": task, "cell": {"name": "rrnn", "hidden_size": 4, "options": options}, "train": train},
+        sweep={"objective": {"metric": "validation.perplexity"}, "cell.options.loss.tree": {"choices": [0.5]}},
+    )
+    (trial,) = sweep(searched, 1, tmp_path / "sweep", progress=False).trials
+    found = load_run(tmp_path / "sweep" / trial.folder).model.rnn.l0.loss
+    assert (found.tree, found.target[0].along) == (0.5, "teacher")
+    gates = load_run(tmp_path / "gru").model.rnn.l0.weight_hh.detach()
+    torch.testing.assert_close(found.target[0].matrices.right[:3].flatten(0, 1), gates)
 
 
 def test_the_procedure_wants_a_cell_that_is_a_tree(tmp_path):

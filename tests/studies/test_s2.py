@@ -19,6 +19,7 @@ from holdfast.studies.study import load_study
 from holdfast.tasks import Addition, Spec
 from holdfast.tasks.fetch import find
 from holdfast.train import ModelSettings, build
+from holdfast.train.loop import read_outcome
 
 ROOT = Path(__file__).parents[2] / "studies"
 GRID = (1e-2, 1e-3, 1e-4)
@@ -171,6 +172,8 @@ def test_with_a_trial_only_the_best_start_is_trained_in_full(tmp_path):
     found = best_of_starts(tiny(), options, tmp_path, progress=False, label="tiny")
     assert found.updates == 3
     assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["full", "trial", "trial", "trial"]
+    spent = sum(read_outcome(path).cpu_seconds for path in tmp_path.iterdir())
+    assert found.cpu_seconds == pytest.approx(spent, abs=2e-3)  # of all four, each rounded
 
 
 def test_unknown_and_missing_options_are_named(tmp_path):
@@ -197,9 +200,10 @@ def test_a_start_of_weights_is_applied_gate_by_gate():
 @pytest.mark.parametrize(
     ("start", "reason"),
     [
-        ({"recurrent": "eye"}, "got 'eye' and None"),
-        ({"others": -1.0}, "got None and -1.0"),
-        ({"other": 1}, "start has no option 'other'; known: recurrent, others"),
+        ({"recurrent": "eye"}, "got 'eye', None and None"),
+        ({"others": -1.0}, "got None, -1.0 and None"),
+        ({"embedding": -1.0}, "got None, None and -1.0"),
+        ({"other": 1}, "start has no option 'other'; known: recurrent, others, embedding"),
     ],
 )
 def test_an_impossible_start_is_refused(start, reason):

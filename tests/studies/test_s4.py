@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import random
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from holdfast.stability import Truncated, contraction_rate
 from holdfast.studies.procedures import PROCEDURES
 from holdfast.studies.run import run_study
 from holdfast.studies.s4.instances import _growth, _rate
+from holdfast.studies.search import read_search
 from holdfast.studies.study import load_study
+from holdfast.train.loop import read_outcome
 from holdfast.train.optimisers import build_optimiser
 
 ROOT = Path(__file__).parents[2] / "studies"
@@ -74,6 +77,36 @@ def test_figures_2_and_3_at_paper_scale_are_as_printed(run, dropout, lr):
         assert it.task.window == 65
     contexts = [settings_of("figure3", one.name).network.context for one in study("figure3").run]
     assert contexts == 2 * [5, 10, 15, 25, 35, 50, 64]
+
+
+@pytest.mark.parametrize("name", ["wikitext2", "figure2", "figure3"])
+def test_medium_reads_the_whole_text_with_10000_words_from_three_seeds(name):
+    """Window, batch and rates are the printed ones. Figures 2 and 3 have networks of fewer units and less dropout."""
+    it = study(name)
+    for run in it.runs_at("medium"):
+        assert it.seeds(run, "medium") == (0, 1, 2)
+        medium, paper = (run_settings(it.table(run, scale, 0)) for scale in ("medium", "paper"))
+        assert (medium.task.size, medium.task.limit) == (10_000, None)
+        assert dataclasses.replace(medium.task, size=None) == paper.task
+        assert dataclasses.replace(medium.training, epochs=40) == paper.training
+    there = {run.name for run in it.runs_at("medium")}
+    for claim in it.claim:
+        assert ("medium" in claim.scales) == (claim.metric != "test.perplexity" or claim.than is not None)
+        assert "medium" not in claim.scales or {claim.run, claim.than or claim.run} <= there
+
+
+def test_the_grid_has_the_printed_optimum_among_its_trials():
+    """A.5 prints a rate, a dropout, a number of features and of units: all are searched, and one trial has them all."""
+    it = study("grid-search")
+    ranges = read_search(it).ranges
+    printed = {"train.lr": 2.0, "cell.input_dropout": 0.25, "cell.output_dropout": 0.25}
+    printed |= {"cell.embedding": 1024, "cell.hidden_size": 256}
+    assert ranges.keys() == printed.keys()
+    assert all(value in ranges[name].every and len(ranges[name].every) > 1 for name, value in printed.items())
+    trials = math.prod(len(one.every) for one in ranges.values())
+    assert f"--sampler grid --trials {trials}\n" in (ROOT / "s4" / "grid-search.toml").read_text()
+    table = overridden(it.table(it.run[0], "paper", 0), printed)
+    assert run_settings(table) == settings_of("wikitext2", "unconstrained")
 
 
 def test_figure1_at_paper_scale_is_as_printed():
@@ -237,15 +270,17 @@ def test_weights_of_the_full_context_are_at_no_distance(text, tmp_path):
         "cell": {"name": "rnn", "hidden_size": 4, "options": {"backend": "reference"}},
         "train": {"updates": 4, "batch": 4, "lr": 0.1},
     }
-    distances = {}
+    distances, spent = {}, {}
     for k in (2, 8):
         folder = tmp_path / f"k-{k}" / "seed-0"
         found = call("weight-distance", overridden(table, {"cell.context": k}), folder, reference=8, every=2)
-        distances[k] = found.curve["distance"]
+        distances[k], spent[k] = found.curve["distance"], found.cpu_seconds
         assert found.curve["update"] == (0, 2, 4)
     assert distances[8] == (0.0, 0.0, 0.0)
     assert distances[2][0] == 0.0 < distances[2][1]
-    assert len(list(tmp_path.glob("reference-*"))) == 1
+    (reference,) = tmp_path.glob("reference-*")
+    own = [read_outcome(folder).cpu_seconds for folder in (tmp_path / "k-2/seed-0", tmp_path / "k-8/seed-0", reference)]
+    assert spent == {2: pytest.approx(own[0] + own[2], abs=1e-3), 8: own[1]}  # its time counts once
 
 
 def test_bad_options_are_named(tmp_path):

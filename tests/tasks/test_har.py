@@ -146,6 +146,7 @@ def test_the_real_set_has_its_known_counts():
     assert np.bincount(test_labels)[1:].tolist() == [496, 471, 420, 491, 532, 537]
     assert (len(set(people)), len(set(test_people)), set(people) & set(test_people)) == (21, 9, set())
     task = HAR().load()
+    assert [len(task.data[split]) for split in task.spec.splits] == [HAR().answers(split) for split in task.spec.splits]
     for split, counts in (("train", [3766, 3586]), ("test", [1499, 1448])):
         assert task.data[split].targets.long().flatten().bincount().tolist() == counts
     assert task.spec.baseline == 1499 / 2947

@@ -104,7 +104,8 @@ def test_what_is_no_idx_file_is_refused(raw):
 def test_the_real_set_has_its_known_counts():
     task = PixelMNIST().load()
     train, validation, test = (task.data[split].targets for split in ("train", "validation", "test"))
-    assert (len(train), len(validation), len(test)) == (50_000, 10_000, 10_000)
+    counts = [len(train), len(validation), len(test)]
+    assert counts == [PixelMNIST().answers(split) for split in task.spec.splits] == [50_000, 10_000, 10_000]
     counts = (train.bincount() + validation.bincount()).tolist()
     assert counts == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert test.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]

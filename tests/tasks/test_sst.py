@@ -206,6 +206,9 @@ def test_the_real_trees_have_their_known_counts():
     if not Path(os.environ.get("HOLDFAST_DATA", ""), "sst", "trees", "train.txt").is_file():
         pytest.skip("HOLDFAST_DATA holds no sst/trees")
     five = SentimentTrees(5).load()
+    assert [len(five.data[split]) for split in five.spec.splits] == [
+        SentimentTrees(5).answers(split) for split in five.spec.splits
+    ]
     assert [five.data[split].targets.bincount().tolist() for split in five.spec.splits] == [
         [1092, 2218, 1624, 2322, 1288],
         [139, 289, 229, 279, 165],
@@ -215,6 +218,8 @@ def test_the_real_trees_have_their_known_counts():
     assert [int(five.data[split].lengths.sum()) for split in five.spec.splits] == [163_563, 21_274, 42_405]
     two = SentimentTrees(2, phrases=True).load()
     assert [len(two.data[split]) for split in two.spec.splits] == [98_794, 872, 1_821]
+    plain = SentimentTrees(2)
+    assert [plain.answers(split) for split in two.spec.splits] == [len(plain.load().data["train"]), 872, 1_821]
 
 
 BINARY = st.recursive(

@@ -34,6 +34,22 @@ def test_the_clock_adds_up_over_sittings_and_survives_a_cut_line(tmp_path):
     assert len(path.read_text().splitlines()) == 2
 
 
+def test_cpu_time_adds_up_over_sittings_and_is_unknown_where_one_did_not_record_it(tmp_path, monkeypatch):
+    spent = [100.0]
+    monkeypatch.setattr("holdfast.train.log.time.process_time", lambda: spent[0])
+    path = tmp_path / "times.jsonl"
+    for total in (5.0, 10.0):
+        clock = Clock(path)
+        spent[0] += 5
+        assert clock.cpu_seconds == total
+        clock.write(1)
+    path.write_text('{"update": 5, "seconds": 40.0}\n')  # as an older Holdfast wrote it
+    clock = Clock(path)
+    assert clock.cpu_seconds is None
+    clock.write(6)
+    assert Clock(path).cpu_seconds is None
+
+
 @pytest.mark.parametrize(
     "change", [(b"40.0", b"90.0"), (b'"seconds"', b'"secondz"'), (b'{"update', b"[update"), (b"check", b"chexk")]
 )

@@ -45,6 +45,25 @@ def test_updates_are_those_of_plain_pytorch(tmp_path):
         assert torch.equal(ours, theirs)
 
 
+def test_a_run_that_was_killed_has_the_cpu_time_of_both_sittings(tmp_path, monkeypatch):
+    """Ten seconds an update, killed in the fourth: three were saved, and nine more are made. No evaluation before."""
+    spent = [0.0]
+    monkeypatch.setattr("holdfast.train.log.time.process_time", lambda: spent[0])
+
+    def work(update):
+        spent[0] += 10
+        if update == 4 and spent[0] == 40:
+            raise KeyboardInterrupt
+
+    def sitting():
+        return fit(*small(checkpoint_seconds=0.0, evaluate_every=12), tmp_path, progress=False, watch=work)
+
+    with pytest.raises(KeyboardInterrupt):
+        sitting()
+    spent[0] = 1000.0  # another process
+    assert sitting().cpu_seconds == 30 + 90
+
+
 def test_the_log_has_a_line_an_evaluation_and_the_outcome_says_what_was_best(tmp_path):
     outcome = fit(*small(evaluate_every=5), tmp_path, progress=False)
     log = read_log(tmp_path / "log.jsonl")

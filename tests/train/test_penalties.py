@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from torch import nn
 
 import holdfast
 from holdfast.errors import SettingError, ShapeError
 from holdfast.tasks import Addition
-from holdfast.train import ModelSettings, SequenceModel, Training, build, fit
+from holdfast.train import ModelSettings, Training, build, fit
 from holdfast.train.penalties import activation_regularisation, norm_stabiliser, temporal_activation_regularisation
 
 ALL = (norm_stabiliser, activation_regularisation, temporal_activation_regularisation)
@@ -56,19 +55,17 @@ def test_training_with_it_keeps_the_lengths_of_states_together(tmp_path):
     assert found[100.0] < 0.5 * found[0.0]
 
 
-def test_a_model_adds_it_in_training_only_and_once():
-    """β times (1) of the layer's output, for one answer at the end and padded input."""
-    model, xs, lengths = (
-        SequenceModel(holdfast.RNN(3, 4), nn.Linear(4, 2), norm_stabiliser=2.0),
-        torch.randn(7, 3, 3),
-        None,
-    )
-    model(xs)
-    torch.testing.assert_close(model.penalty(), 2 * norm_stabiliser(model.rnn(xs)[0]))
-    assert model.penalty() is None
-    lengths = torch.tensor([7, 2, 4])
-    model(xs, lengths)
-    torch.testing.assert_close(model.penalty(), 2 * norm_stabiliser(model.rnn(xs)[0], lengths))
+@pytest.mark.parametrize("used", [ALL[:1], ALL[1:2], ALL[2:], ALL])
+def test_a_model_adds_them_in_training_only_and_once(used):
+    """Each alone and all: its factor times itself on the layer's output, for one answer at the end and padded input."""
+    factors = {it.__name__: 2.0 + k for k, it in enumerate(used)}
+    settings = ModelSettings("rnn", 4, options={"backend": "reference"}, **factors)
+    model, xs = build(settings, Addition(steps=7).load().spec), torch.randn(7, 3, 2)
+    for lengths in (None, torch.tensor([7, 2, 4])):
+        model(xs, lengths)
+        exact = sum(factors[it.__name__] * it(model.rnn(xs)[0], lengths) for it in used)
+        torch.testing.assert_close(model.penalty(), exact)
+        assert model.penalty() is None
     model.eval()(xs)
     assert model.penalty() is None
 
@@ -76,7 +73,9 @@ def test_a_model_adds_it_in_training_only_and_once():
 def test_wrong_input_is_named():
     with pytest.raises(ShapeError, match=r"expects an output of shape \(time, batch, hidden\), got \(3, 4\)"):
         norm_stabiliser(torch.zeros(3, 4))
-    with pytest.raises(SettingError, match=r"norm_stabiliser must be at least 0, got -1"):
-        ModelSettings(norm_stabiliser=-1.0)
-    with pytest.raises(SettingError, match=r"pooled = true.*norm_stabiliser"):
-        build(ModelSettings("rnn", 4, pooled=True, norm_stabiliser=1.0), Addition(steps=5).load().spec)
+    for it in ALL:
+        name = it.__name__
+        with pytest.raises(SettingError, match=f"{name} must be at least 0, got -1"):
+            ModelSettings(**{name: -1.0})
+        with pytest.raises(SettingError, match=f"pooled = true.*{name}"):
+            build(ModelSettings("rnn", 4, pooled=True, **{name: 1.0}), Addition(steps=5).load().spec)

@@ -11,6 +11,7 @@ from torch import nn
 from helpers.noisy_run import stream
 from helpers.path_graphs import random_model
 from holdfast.errors import DivergedError, Interrupted, SettingError
+from holdfast.runs.measured import measured_run
 from holdfast.tasks import Addition
 from holdfast.train import OPTIMISERS, LRSchedule, ModelSettings, Training, build, fit, spikes
 from holdfast.train.log import read_log
@@ -170,6 +171,15 @@ def test_a_run_with_spikes_resumes_to_the_same_bits(stop, tmp_path):
     assert outcome.rewinds == alone.rewinds == 2
     for name in FILES:
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+
+
+def test_a_run_that_ends_in_spikes_has_all_of_them_in_its_numbers(tmp_path):
+    """From update 43 on every batch is one, until it gives up: the last evaluation, after 40, has seen none."""
+    made = run(range(42, 200), spikes="rewind", updates=200, evaluate_every=40)
+    found = measured_run(tmp_path, lambda: fit(*made, tmp_path, progress=False))
+    assert (found.status, found.curve["rewinds"]) == ("diverged", (0,))
+    assert found.rewinds > 1
+    assert f"put earlier weights back {found.rewinds} times" in found.reason
 
 
 def test_weights_differ_when_the_copies_are_not_put_back(tmp_path, monkeypatch):

@@ -89,7 +89,13 @@ def test_trees_and_the_layer_for_them_go_together(folder):
         build(ModelSettings("tree-lstm"), Addition(steps=5).load().spec)
     with pytest.raises(SettingError, match="lstm reads sequences, not trees"):
         build(ModelSettings("lstm"), trees)
-    for settings in ({"layers": 2}, {"bidirectional": True}, {"initial_state": 0.1}, {"tied": True}):
+    for settings in (
+        {"layers": 2},
+        {"bidirectional": True},
+        {"initial_state": 0.1},
+        {"tied": True},
+        {"norm_stabiliser": 1.0},
+    ):
         with pytest.raises(SettingError, match=f"leave out {next(iter(settings))}"):
             build(ModelSettings("tree-lstm", **settings), trees)
     with pytest.raises(SettingError, match="no option 'gates'; known: arity"):

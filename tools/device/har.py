@@ -29,6 +29,10 @@ CELLS = {  # epochs, and what differs from the defaults; as in studies/s3/har2.t
     "sgornn": (20, ["--hidden", "128"]),
     "fastrnn": (10, ["--hidden", "128", "--set", "cell.options.nonlinearity=relu"]),
     "lstm": (10, ["--hidden", "64"]),
+    "fastgrnn": (
+        20,
+        ["--hidden", "80", "--set", "cell.options.input_rank=3", "--set", "cell.options.recurrent_rank=8"],
+    ),
 }
 PEOPLE = 4  # held out of the training set, to choose the epoch
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import holdfast
 from holdfast.citations import bibliography, references_in
-from holdfast.rrnn import RRNN
+from holdfast.rrnn import RRNN, RRNNCell
 from website.choose import LAYERS as ROWS
 from website.choose import SCORE
 from website.dataflow import dataflow
@@ -25,6 +25,7 @@ LAYERS = (
     *("RNN", "LinearRNN", "FastRNN", "SGORNN", "VPRNN", "ExpRNN", "ScoRNN", "URNN", "EUNN", "GORU", "LSTM", "GRU"),
     *("IndRNN", "CoRNN", "LEM", "AntisymmetricRNN", "FastGRNN", "MinGRU", "MinLSTM"),
 )
+WHOLE = ("CLSTM", "TreeLSTM")  # layers without a cell of their own
 FAILS = {  # claims of studies that show where a cell falls short: (study, claim)
     "VPRNN": [("s3/addition", "VPRNN stays at the baseline at T = 5000")],
     "LSTM": [("s3/addition", "LSTM stays at the baseline at T = 5000")],
@@ -38,18 +39,18 @@ FAILS = {  # claims of studies that show where a cell falls short: (study, claim
 
 def catalogue_pages() -> dict[str, str]:
     """The Markdown of each page, by the path that it would have in the repository."""
-    table, pages = _readme_table(), {}
+    table, pages, names = _readme_table(), {}, (*LAYERS, *WHOLE, "RRNN")
     outcomes = _outcomes()
-    for name in (*LAYERS, "RRNN"):
+    for name in names:
         layer = RRNN if name == "RRNN" else getattr(holdfast, name)
         pages[f"docs/cells/{name.lower()}.md"] = _page(name, layer, table[_cell(name)], outcomes)
     rows = "\n".join(
-        f"| [{name}]({name.lower()}.md) | {table[_cell(name)][0]} | {table[_cell(name)][1]} |"
-        for name in (*LAYERS, "RRNN")
+        f"| [{name}]({name.lower()}.md) | {table[_cell(name)][0]} | {table[_cell(name)][1]} |" for name in names
     )
-    tree = "\n".join(name.lower() for name in (*LAYERS, "RRNN"))
+    tree = "\n".join(name.lower() for name in names)
     pages["docs/cells/index.md"] = (
-        "# Catalogue of cells\n\nEach cell has a layer, named without `Cell`. [Choose a cell](../choose.md) asks what "
+        "# Catalogue of cells\n\nEach cell has a layer, named without `Cell`; `CLSTM` and `TreeLSTM` are layers only. "
+        "[Choose a cell](../choose.md) asks what "
         "you have and answers. φ is any nonlinearity, U the recurrent matrix.\n\n"
         f"| cell | equation | guarantee |\n| --- | --- | --- |\n{rows}\n\n"
         f"```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
@@ -59,13 +60,12 @@ def catalogue_pages() -> dict[str, str]:
 
 def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str], Any]) -> str:
     made = layer(2, 128)
-    cell = made if name == "RRNN" else made.cells[0]
-    module = sys.modules[type(cell).__module__ if name != "RRNN" else "holdfast.rrnn.cell"]
-    kind = module.RRNNCell if name == "RRNN" else type(cell)
+    kind = type(made.cells[0]) if name in LAYERS else RRNNCell if name == "RRNN" else layer
+    module = sys.modules[kind.__module__]
     path = inspect.getfile(kind).split("/src/")[-1]
     size = sum(weight.numel() for weight in made.parameters())
     parts = [f"# {name}", _first(kind), "## Equation", *_equations(inspect.getdoc(module) or "")]
-    if name != "RRNN":
+    if name in LAYERS:
         small = layer(2, 4).cells[0]
         parts += [
             "## Data flow of one step",
@@ -77,11 +77,8 @@ def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str]
     parts += ["## Speed", _speed(name)]
     compared, worst = _compared(name)
     parts += ["## Beside the other cells", compared]
-    parts += [
-        "## When it fails",
-        *([worst] if worst else []),
-        *(_failure(outcomes[key]) for key in FAILS.get(name, ())),
-    ]
+    failures = [*([worst] if worst else []), *(_failure(outcomes[key]) for key in FAILS.get(name, ()))]
+    parts += ["## When it fails", *failures] if failures else []
     papers = references_in(kind.__doc__ or "")
     parts += ["## Paper", *(f"```bibtex\n{bibliography()[key]}\n```" for key in papers)]
     examples = doctest.DocTestParser().get_examples(inspect.getdoc(kind) or "")
@@ -91,10 +88,10 @@ def _page(name: str, layer: type, row: list[str], outcomes: dict[tuple[str, str]
     )
     parts += ["## Example", f"```python\n{imported}{shown}```"]
     home = "holdfast.rrnn" if name == "RRNN" else "holdfast"
+    cell = "L" if kind is layer else f"Cell: {{py:obj}}`{home}.{kind.__name__}`, l"
     parts += [
         "## Code",
-        f"Cell: {{py:obj}}`{home}.{kind.__name__}`, layer: {{py:obj}}`{home}.{name}`. Definition: "
-        f"[{path}](../../src/{path}).",
+        f"{cell}ayer: {{py:obj}}`{home}.{name}`. Definition: [{path}](../../src/{path}).",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -104,7 +101,7 @@ def _sentence(text: str) -> str:
 
 
 def _cell(layer: str) -> str:
-    return "LinearCell" if layer == "LinearRNN" else f"{layer}Cell"
+    return "LinearCell" if layer == "LinearRNN" else layer if layer in WHOLE else f"{layer}Cell"
 
 
 def _first(thing: Any) -> str:
@@ -131,6 +128,8 @@ def _readme_table() -> dict[str, list[str]]:
 
 def _compared(name: str) -> tuple[str, str]:
     """Its scores and places in the comparison of cells of one size; and where it comes out worst, in a sentence."""
+    if name not in ROWS:
+        return "The tasks of the [comparison](../comparison.md) are sequences, which it does not read.", ""
     found, comparison, own = [], report("cells"), ROWS[name][0]
     for task in filter(None, comparison.sections):
         rows = {row["cell"]: row for row in comparison.rows(task)}
@@ -159,13 +158,15 @@ def _compared(name: str) -> tuple[str, str]:
 
 def _speed(name: str) -> str:
     scan = report("scan")
-    table = next(it for it in scan.sections[""] if it.startswith("|"))
-    head, rule, *rows = table.splitlines()
-    own = [row for row in rows if re.match(rf"\| {name}\b", row)]
-    if not own:
-        return "The benchmark of the scan does not time this cell. The next table has its time per update."
-    setting = f"Forward and backward pass, T = 500, B = 64, H = 128: [report](../../{scan.path.as_posix()})."
-    return "\n".join([head, rule, *own]) + f"\n\n{setting}"
+    for heading in ("", "Layers"):
+        paragraphs = scan.sections.get(heading, [])
+        table = next((it for it in paragraphs if it.startswith("|")), "")
+        if own := [row for row in table.splitlines() if re.match(rf"\| {name}\b", row)]:
+            setting = "T = 500, B = 64, H = 128" if name != "TreeLSTM" else "32 trees of 20 words, H = 128"
+            shown = "\n".join([*table.splitlines()[:2], *own])
+            return f"{shown}\n\nForward and backward pass, {setting}: [report](../../{scan.path.as_posix()})."
+    compared = " The next table has its time per update." if name in ROWS else ""
+    return f"The newest report of the scan benchmark does not time it.{compared}"
 
 
 def _outcomes() -> dict[tuple[str, str], Any]:

@@ -7,32 +7,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import holdfast
+from website.claims import OVER_5000_STEPS
 from website.generated import filled
 
 __all__ = ["LAYERS", "Measured", "choose_page"]
 
-# A layer: its row in the comparison of cells, and in the report of the scan.
+# A layer: its row in the comparison of cells, and in the report of the scan if it is timed there.
 LAYERS = {
     "RNN": ("rnn", "RNN tanh"),
     "FastRNN": ("fastrnn", "FastRNN"),
-    "FastGRNN": ("fastgrnn", None),
+    "FastGRNN": ("fastgrnn", "FastGRNN"),
     "SGORNN": ("sgornn", "SGORNN, 14 rotations"),
     "VPRNN": ("vprnn", "VPRNN, 14 rotations"),
     "ExpRNN": ("exprnn", "ExpRNN"),
-    "ScoRNN": ("scornn", None),
-    "URNN": ("urnn", None),
-    "EUNN": ("eunn", None),
-    "GORU": ("goru", None),
+    "ScoRNN": ("scornn", "ScoRNN"),
+    "URNN": ("urnn", "URNN, 64 complex units"),
+    "EUNN": ("eunn", "EUNN, 64 complex units, capacity 2"),
+    "GORU": ("goru", "GORU, capacity 2"),
     "LSTM": ("lstm", "LSTM"),
-    "CLSTM": ("c-lstm", None),
+    "CLSTM": ("c-lstm", "CLSTM, 150 filters"),
     "GRU": ("gru", "GRU, PyTorch's"),
-    "IndRNN": ("indrnn", None),
-    "CoRNN": ("cornn", None),
-    "LEM": ("lem", None),
-    "AntisymmetricRNN": ("antisymmetric", None),
-    "MinGRU": ("mingru", None),
-    "MinLSTM": ("minlstm", None),
-    "LinearRNN": ("linear", None),
+    "IndRNN": ("indrnn", "IndRNN"),
+    "CoRNN": ("cornn", "CoRNN"),
+    "LEM": ("lem", "LEM"),
+    "AntisymmetricRNN": ("antisymmetric", "AntisymmetricRNN"),
+    "MinGRU": ("mingru", "MinGRU"),
+    "MinLSTM": ("minlstm", "MinLSTM"),
+    "LinearRNN": ("linear", "LinearRNN"),
     "RRNN": ("rrnn", None),
     "RRNNGRU": ("rrnn-gru", None),
 }
@@ -51,10 +52,11 @@ class Measured:
     scores: Mapping[str, Any]  # results/sequences/scores.json, by set
     table: Callable[..., str]
 
-    def claim(self, study: str, text: str, which: int = 0) -> str:
-        """One side of a claim, with its seeds and a link."""
-        it = self.outcomes[study, text]
-        if it.status == "not run":
+    def claim(self, study: str, *texts: str, which: int = 0) -> str:
+        """One side of a claim, the first of these that was run, with its seeds and a link."""
+        found = (self.outcomes[study, text] for text in texts)
+        it = next((one for one in found if one.status != "not run"), None)
+        if it is None:
             return "not run"
         seeds = f"{it.seeds} seed{'' if it.seeds == '1' else 's'}"
         return f"{it.ours.split(' against ')[which]} ({seeds}, [report](../{it.report.as_posix()}))"
@@ -68,6 +70,15 @@ class Measured:
         except StopIteration:
             return ""
         return found.removesuffix(" (3)").replace("(1)", "(1 seed)").replace("(2)", "(2 seeds)")
+
+    def speed(self, row: str | None) -> str:
+        """Milliseconds of a row of the scan's report, and their share of PyTorch's; "" if there is no such row."""
+        scan = self.report("scan")
+        for heading, share, whose in (("", "of LSTM", "of LSTM"), ("Layers", "ratio", "of Conv1d and LSTM")):
+            for found in scan.rows(heading) if heading in scan.sections else ():
+                if next(iter(found.values())) == row:
+                    return f"{found['ms']} ms, {found[share]} {whose}"
+        return ""
 
 
 def choose_page(it: Measured) -> str:
@@ -104,7 +115,7 @@ def _proof(it: Measured) -> str:
             "gradients cannot grow exponentially with the length",
             '`SGORNN` with `ScalarGates(clip="2alpha")`',
             "addition, T = 5,000: error "
-            + it.claim("s3/addition", "SGORNN's error at T = 5000 falls below 0.04")
+            + it.claim("s3/addition", *OVER_5000_STEPS)
             + "; LSTM "
             + it.claim("s3/addition", "LSTM stays at the baseline at T = 5000"),
         ],
@@ -113,7 +124,7 @@ def _proof(it: Measured) -> str:
             "`RNN`, `SGORNN`, `LSTM` or `GRU`, projected with `project_` or `Projected`; then `certificate` and "
             "`truncate`",
             f"WikiText-2, reduced: perplexity {it.claim('s4/wikitext2', stable)} with the bound, "
-            f"{it.claim('s4/wikitext2', stable, 1)} without",
+            f"{it.claim('s4/wikitext2', stable, which=1)} without",
         ],
         [
             "what the network computes, region by region",
@@ -142,9 +153,7 @@ def _long(it: Measured) -> str:
         return f"{what}: {'; '.join(parts)}" if parts else "not run"
 
     horizon = '`SGORNN` with `gates=ScalarGates(clip="2alpha", horizon=T)`'
-    far = "addition, T = 5,000, with the gates that it starts with: error " + it.claim(
-        "s3/addition", "SGORNN's error at T = 5000 falls below 0.04"
-    )
+    far = f"addition, T = 5,000, with the gates that it starts with: error {it.claim('s3/addition', *OVER_5000_STEPS)}"
     rows = [
         [
             "tens",
@@ -190,7 +199,7 @@ def _text(it: Measured) -> str:
         "FastRNN": ("SGORNN has a lower test perplexity than FastRNN", 1),
         "VPRNN": ("SGORNN has a lower test perplexity than VPRNN", 1),
     }
-    rows = [[f"`{name}`", it.claim("s3/ptb", text, which)] for name, (text, which) in claims.items()]
+    rows = [[f"`{name}`", it.claim("s3/ptb", text, which=which)] for name, (text, which) in claims.items()]
     return it.table(["Penn Treebank by word, reduced", "test perplexity"], rows)
 
 
@@ -208,8 +217,7 @@ def _all(it: Measured) -> str:
     for name, (_, row) in LAYERS.items():
         made = None if name in SEARCHED else getattr(holdfast, name)(2, 128)
         size = "" if made is None else f"{sum(weight.numel() for weight in made.parameters()):,}"
-        speed = f"{scan.cell('', row, 'ms')} ms, {scan.cell('', row, 'of LSTM')} of LSTM" if row else ""
-        rows.append([f"`{name}`", size, speed, *(it.compared(task, name) for task in tasks)])
+        rows.append([f"`{name}`", size, it.speed(row), *(it.compared(task, name) for task in tasks)])
     note = (
         "Speed: forward and backward, T = 500, B = 64, H = 128, as a share of `torch.nn.LSTM`'s time, from the [scan "
         f"benchmark](../{scan.path.as_posix()}). Scores: models of about 5,000 parameters with the settings that a "

@@ -154,6 +154,6 @@ FIGURES: dict[str, tuple[Callable[[Any], Figure], str]] = {
         "Our time over PyTorch's for five cells at 30 sizes each; violet: faster",
     ),
     "stream": (_stream, "Microseconds of one step: Holdfast, ONNX Runtime, PyTorch's cells"),
-    "device": (_device, "Flash memory of three networks with float32 and int8 weights"),
+    "device": (_device, "Flash memory of four networks with float32 and int8 weights"),
     "cells": (_cells, "Scores of every cell on each task, with the deviation over seeds; solved tasks in green"),
 }

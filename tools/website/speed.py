@@ -13,7 +13,10 @@ __all__ = ["comparison_page", "speed_page"]
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A benchmark on the page: what it is about, and its report's headings with a sentence on each."""
+    """A benchmark on the page: what it is about, and its report's headings with a sentence on each.
+
+    A heading that is newer than the report is left out.
+    """
 
     title: str
     benchmark: str
@@ -29,6 +32,8 @@ SPEED = (
         "*of RNN(relu)*, *of LSTM* and *of GRU* divide the time by that of PyTorch's module in the same run. Below 1, "
         "Holdfast is faster.",
         {
+            "Layers": "These layers are more than a cell over time. They are compared with what one would write in "
+            "PyTorch for the same numbers.",
             "First call": "The first call of a cell compiles it. The machine code is then cached on disk.",
             "Memory": "",
             "Sizes": "",
@@ -108,6 +113,8 @@ def speed_page() -> str:
         it = report(section.benchmark)
         parts += [f"## {section.title}", section.text, *picture(section.benchmark), *it.quoted("")]
         for heading, text in section.parts.items():
+            if heading not in it.sections:
+                continue
             drawn = picture(f"{section.benchmark}-{heading.lower()}")
             parts += [f"### {heading}", *([text] if text else []), *drawn, *it.quoted(heading)]
         parts.append(f"[Report](../{it.path.as_posix()}): {it.machine}")

@@ -4,7 +4,8 @@
     z_t = (1 - s_t) ⊙ z_{t-1} + s_t ⊙ φ(W_z x_t + U_z y_{t-1} + b_z)                  (2) memory
     y_t = (1 - r_t) ⊙ y_{t-1} + r_t ⊙ φ(W_y x_t + V z_t + b_y)                        (3) output
 
-Rows of the weights are stacked s, r, z and, for the input, y. Each row has one bias; the authors' program adds two.
+Rows of the weights are stacked s, r, z and, for the input, y. Each row has one bias, as in the authors' CUDA version;
+their plain program adds two.
 Source: Rusch, Mishra, Erichson & Mahoney (2022), equation (3). Symbols: docs/notation.md.
 """
 

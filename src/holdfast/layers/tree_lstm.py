@@ -11,8 +11,12 @@
     i_j, o_j = σ(W x_j + Σ_l U_l h_l + b);  u_j = tanh(...)    (6) instead of (2)
     f_jk = σ(W x_j + Σ_l U_kl h_l + b)                         (7) instead of (3)
 
-A child that is missing has h = c = 0. All nodes of one height are computed together, for all trees of a batch: as many
-products as the highest tree has levels. On a chain, both forms are an LSTM.
+A child that is missing has h = c = 0. On a chain, both forms are an LSTM. The sizes are those of the equations; the
+authors' program has others (docs/differences.md).
+
+All nodes of one height are computed together, for all trees of a batch: one product W x for all nodes, then one product
+per height, or two with (3). This is not fused. A scan compiles a loop over time, in which every step has the same shape
+and reads the step before. Here there are as many steps as heights, each of another size, and their products are large.
 
 Source: Tai, Socher & Manning (2015), §3. Symbols: docs/notation.md.
 """

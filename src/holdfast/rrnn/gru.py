@@ -84,7 +84,8 @@ class RRNNGRUCell(TreeCell):
         gates: "chosen", r and z choose tuples as the other nodes do, or "fixed": z has the first and r the second.
         scorer: hidden units of α, or a module from (..., p) to (...).
         choice: "soft", as in the paper, or "hard".
-        alternate: epochs per phase; None trains weights and scorer together.
+        alternate: epochs per phase; None trains weights and scorer together, in both settings, since phases need a loop
+            that calls ``at_epoch``. S1's authors have 5.
         first: epochs of the first phase.
         start_norm: the spectral norm of every L and R at the start, see ``Tuples``.
         loss: the parts of loss (6) that ``RRNNGRU.penalty`` adds up.

@@ -55,6 +55,9 @@ class TreeLoss:
         forms: "min" or "mean" over the isomorphic forms of the target, "given": its own form alone, or "nodes": no TD
             but the distance node by node, for trees of the target's shape. None: "min", and for RRNN-GRU as its
             setting has it.
+        over_batch: whether tree distances and margins have their "mean" over the samples of a batch, as the task's loss
+            has, or their "sum", as in the authors' code of RRNN: λ₂ and λ₃ then weigh as many times more as a batch
+            has samples (in each process, of a run with several).
 
     Example:
         >>> TreeLoss(tree=0.003, margin=0.1, ridge=1e-8).threshold  # S1's for RRNN-GRU on Wiki-10k
@@ -67,6 +70,7 @@ class TreeLoss:
     threshold: float = 1.0
     target: str | tuple[Target, ...] = "gru"
     forms: Literal["min", "mean", "given", "nodes"] | None = None
+    over_batch: Literal["mean", "sum"] = "mean"
 
     def __post_init__(self) -> None:
         for name in ("tree", "margin", "ridge"):
@@ -75,6 +79,7 @@ class TreeLoss:
         if not self.threshold > 0:
             raise SettingError(f"TreeLoss expects a threshold above 0, got {self.threshold!r}.")
         one_of("TreeLoss", "forms", self.forms, ("min", "mean", "given", "nodes", None))
+        one_of("TreeLoss", "over_batch", self.over_batch, ("mean", "sum"))
 
     def targets(self, states: int) -> tuple[Target, ...]:
         """One target per state vector."""
@@ -90,8 +95,8 @@ class LossParts:
     """The parts of (6) other than the task's loss, each a number with its gradient, not yet weighted.
 
     Args:
-        tree: Σ_t of the mean tree distance.
-        margin: Σ_t Σ_k of the mean m_k.
+        tree: Σ_t of the tree distance, its mean or its sum over the batch: ``TreeLoss.over_batch``.
+        margin: Σ_t Σ_k of m_k, likewise.
         ridge: Σ ‖φ‖².
 
     Example:
@@ -210,8 +215,9 @@ def parts_of(
     zero = like.new_zeros(())
     alive = None if lengths is None else torch.arange(like.shape[1], device=like.device)[:, None] < lengths
 
-    def over_time(terms: Tensor) -> Tensor:  # (time, batch): Σ_t of the mean over samples
-        return (terms if alive is None else terms * alive).mean(dim=1).sum()
+    def over_time(terms: Tensor) -> Tensor:  # (time, batch): Σ_t of the mean or the sum over samples
+        counted = terms if alive is None else terms * alive
+        return counted.sum() if loss.over_batch == "sum" else counted.mean(dim=1).sum()
 
     tree = over_time(target_distance(every, names, loss.targets(len(every)), loss.forms)) if loss.tree else zero
     margin = zero

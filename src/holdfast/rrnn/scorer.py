@@ -57,7 +57,7 @@ class TwoLayerScorer(nn.Module):
                 nn.init.uniform_(weight, -1 / math.sqrt(inputs), 1 / math.sqrt(inputs))
 
     def forward(self, v: Tensor) -> Tensor:
-        hidden = torch.relu(nn.functional.linear(v, self.weight, self.bias))
+        hidden = nn.functional.linear(v, self.weight, self.bias).relu_()  # the largest tensor of a search
         return hidden @ self.weight_out + self.bias_out  # (1)
 
     def extra_repr(self) -> str:

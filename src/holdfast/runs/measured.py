@@ -16,7 +16,7 @@ from holdfast.train import sums
 from holdfast.train.log import read_log
 from holdfast.train.loop import Outcome, read_outcome
 
-__all__ = ["Measured", "columns", "difference", "measure", "measured_run"]
+__all__ = ["Measured", "columns", "difference", "flat", "measure", "measured_run"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Measured:
         last: metrics at the end; empty if there is none because the run diverged.
         curve: columns of equal length, ``{"update": (100, 200), "validation.mse": (0.1, 0.03)}``.
         parameters, cell_parameters: free numbers of the model, and of its recurrent layer alone.
-        updates, seconds: how long it took.
+        updates, seconds, cpu_seconds: how long it took: updates, seconds by the clock, and of the processor in all
+            threads, None if unknown.
+        rewinds: how often ``spikes = "rewind"`` put earlier weights back; None without it.
 
     Example:
         >>> Measured(best={"train.accuracy": 0.9, "test.accuracy": 0.75}).value("train.accuracy - test.accuracy")
@@ -46,12 +48,14 @@ class Measured:
     cell_parameters: int | None = None
     updates: int = 0
     seconds: float = 0.0
+    cpu_seconds: float | None = None
+    rewinds: int | None = None
 
     def value(self, metric: str, pick: str = "best") -> float | None:
         """A metric, or the difference of two; None where there is no such number."""
         if metric == "diverged":
             return float(self.status == "diverged")
-        if metric in ("parameters", "cell_parameters", "updates", "seconds"):
+        if metric in ("parameters", "cell_parameters", "updates", "seconds", "cpu_seconds"):
             return getattr(self, metric)
         scores = self.best if pick == "best" else self.last
         first, minus, second = difference(metric)
@@ -65,6 +69,17 @@ class Measured:
         """The same with more numbers, and with another curve if one is given."""
         changes: dict[str, Any] = {} if curve is None else {"curve": dict(curve)}
         return dataclasses.replace(self, best=self.best | numbers, last=self.last | numbers, **changes)
+
+    def after(self, other: Measured) -> Measured:
+        """The same with the time of another training that it needed.
+
+        Example:
+            >>> Measured(seconds=2.0, cpu_seconds=1.5).after(Measured(seconds=3.0)).seconds
+            5.0
+        """
+        times = self.cpu_seconds, other.cpu_seconds
+        spent = None if None in times else round(sum(time for time in times if time is not None), 3)
+        return dataclasses.replace(self, seconds=round(self.seconds + other.seconds, 3), cpu_seconds=spent)
 
 
 def measure(settings: RunSettings, folder: Path, **options: Any) -> Measured:
@@ -107,18 +122,21 @@ def measured_run(folder: Path, run: Callable[[], Outcome]) -> Measured:
         outcome = read_outcome(folder)
         if outcome is None:
             raise
-    rows = [_flat(entry) for entry in read_log(folder / "log.jsonl")]
+    rows = [flat(entry) for entry in read_log(folder / "log.jsonl")]
     best = next((row for row in rows if row["update"] == outcome.best_update), {})
     last = {} if outcome.status == "diverged" else (rows[-1] if rows else {})
+    curve = columns(rows)
     return Measured(
         status=outcome.status,
         reason=outcome.reason.replace(f"{folder}/", ""),  # results name no folder of this machine
         best=_scores(best),
         last=_scores(last),
-        curve=columns(rows),
+        curve=curve,
         parameters=outcome.parameters,
         updates=outcome.updates,
         seconds=outcome.seconds,
+        cpu_seconds=outcome.cpu_seconds,
+        rewinds=outcome.rewinds if outcome.rewinds or "rewinds" in curve else None,
     )
 
 
@@ -144,12 +162,17 @@ def columns(rows: Sequence[Mapping[str, float | None]]) -> dict[str, tuple[float
     return {name: tuple(row.get(name) for row in rows) for name in names}
 
 
-def _flat(entry: Mapping[str, Any]) -> dict[str, float | None]:
-    """A line of the log with its splits' scores as ``split.score``."""
-    flat: dict[str, float | None] = {}
+def flat(entry: Mapping[str, Any]) -> dict[str, float | None]:
+    """A line of the log with its splits' scores as ``split.score``.
+
+    Example:
+        >>> flat({"update": 1, "validation": {"loss": 0.5}})
+        {'update': 1, 'validation.loss': 0.5}
+    """
+    row: dict[str, float | None] = {}
     for name, value in entry.items():
-        flat |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
-    return flat
+        row |= {f"{name}.{score}": it for score, it in value.items()} if isinstance(value, dict) else {name: value}
+    return row
 
 
 def _scores(row: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -78,8 +78,8 @@ def contraction_rate(model: Any, input_bound: float | None = None, *, input_norm
     if isinstance(model, Cell):
         raise NoBoundError(
             f"No contraction bound is registered for {type(model).__name__}; certified cells: "
-            f"{', '.join(certified_cells())}. Register one with contraction_rate.register, or the cell's form with "
-            "holdfast.cells.step_form.register."
+            f"{', '.join(certified_cells())}. Register one of your own with contraction_rate.register, or, for a cell "
+            "of the form of holdfast.cells.StepForm, that form with holdfast.cells.step_form.register."
         )
     raise DTypeError(
         f"contraction_rate expects a holdfast cell or layer, got {type(model).__name__}; "

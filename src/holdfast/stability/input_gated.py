@@ -5,8 +5,9 @@
     λ = max_j σ(softplus(-i_min) - softplus(-f_max))                                        (3) q rises in f, falls in i
     |h_j| ≤ max_x |c_j|                                                                     (4) means of candidates
 
-The map is linear in h, unit by unit, so λ is exact over the inputs of length B and also a Euclidean rate. Second-order
-constants follow by the rules of gated.py. Proofs: docs/theory/s4-stability.md, §11.
+The map is linear in h, unit by unit, so λ is also a Euclidean rate. (1) is exact over the inputs of length B. (3) may
+be above the largest f', since one input need not open f and close i as far as two would. Second-order constants follow
+by the rules of gated.py. Proofs: docs/theory/s4-stability.md, §11.
 """
 
 from __future__ import annotations

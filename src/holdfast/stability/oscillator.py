@@ -4,14 +4,15 @@
     λ = ‖B‖₂ + Δ √(1 + Δ²) L ‖[U V]‖₂,  B the 2 × 2 matrix of (1)                          (2)
     J = I + ε D M,  M = A - γ I,  0 ≤ D ≤ L                                                (3) antisymmetric
     λ = √((1 - εLγ/2)² + (εLa/2)²) + (εL/2) √(a² + γ²),  a = ‖A‖₂                           (4)
+        gated: D is g D + φ g', within (4) plus or minus M/4, so add (εM/4) √(a² + γ²),  |φ| ≤ M
     ‖∂s_T/∂s_0‖ ≤ λ^T,  ‖∂s_T/∂b‖ ≤ Δ √(1 + Δ²) L (λ^T - 1) / (λ - 1)                      (5) s = (y, z)
     ‖∂s_T/∂[U V]‖ ≤ Δ √(1 + Δ²) L Σ_t λ^(T-t) R_{t-1},  R_t = Δ √(1 + Δ²) √n M Σ_{i<t} ‖B‖^i   (6) ‖s_t‖ ≤ R_t
 
 λ is 1 + O(Δ), so with Δ of the order 1/T all of (5) and (6) stay bounded however long the sequence: what the paper
-states of its gradients. The bound here is ours, for the step of the authors' program. Neither cell is proved to
-contract: λ of (4) is at least 1, and a unit in saturation keeps its distances. The gated antisymmetric RNN has no
-bound: its gate multiplies an unbounded φ'. Norms are Euclidean. Proofs: docs/theory/s4-stability.md, §11. Sources:
-Rusch & Mishra (2021), §3; Chang et al. (2019), §3.
+states of its gradients. The bound here is ours, for the step of the authors' program. λ of (4) is at least 1, since a
+unit in saturation keeps its distances, and λ of (2) is below 1 only for weights near zero. So neither is projected. The
+gated antisymmetric RNN needs a bounded φ, which its gate's derivative multiplies. Norms are Euclidean. Proofs:
+docs/theory/s4-stability.md, §11. Sources: Rusch & Mishra (2021), §3; Chang et al. (2019), §3.
 """
 
 from __future__ import annotations
@@ -41,22 +42,25 @@ def _(cell: CoRNNCell, input_bound: float | None = None, *, input_norm: str = "l
 @contraction_rate.register
 def _(cell: AntisymmetricRNNCell, input_bound: float | None = None, *, input_norm: str = "l2") -> float:
     """(4). Law: as above."""
-    if cell.gated:
-        raise NoBoundError(
-            "AntisymmetricRNNCell is bounded with gated=False; the derivative of its gate grows with the state."
-        )
     known = slopes(cell.phi)
+    if cell.gated and not math.isfinite(known.sup):
+        raise NoBoundError(
+            f"AntisymmetricRNNCell with gated=True needs a bounded φ such as tanh, got {name_of(cell.phi)}; the "
+            "derivative of the gate multiplies φ."
+        )
     if (known.regions is not None and min(known.regions.slopes) < 0) or name_of(cell.phi) == "gelu":
         raise NoBoundError(f"AntisymmetricRNNCell expects a φ that does not decrease, got {name_of(cell.phi)}.")
     skew = skew_from_vector(cell.skew.detach().double(), cell.hidden_size)
     a, step = spectral_norm(skew).item(), cell.epsilon * known.lipschitz / 2
-    return math.hypot(1 - step * cell.gamma, step * a) + step * math.hypot(a, cell.gamma)
+    gate = cell.epsilon * known.sup / 4 if cell.gated else 0.0
+    return math.hypot(1 - step * cell.gamma, step * a) + (step + gate) * math.hypot(a, cell.gamma)
 
 
 def cornn_gradient_bound(cell: CoRNNCell, steps: int, wrt: Literal["state", "bias", "weight_hh"] = "state") -> float:
     """How far, at most, the gradient of a coRNN's last state (y, z) can grow over ``steps``: (5), (6).
 
-    Law: the spectral norm of the Jacobian is at most this, for every input and, except for "state", from h_0 = 0.
+    Law: the spectral norm of the Jacobian is at most this, for every input and, except for "state", from h_0 = 0. It is
+    a bound of ours for the step of ``CoRNNCell``; the paper's is for another step (docs/differences.md).
 
     Args:
         cell: the cell.

@@ -8,6 +8,7 @@
     GRU              U ← s U, the largest s ≤ 1 with a proved rate of at most λ            (6)
     IndRNN           |u_j| ≤ λ / L                                                         (7)
     minGRU           ‖W_z,j‖₂ B - b_z,j ≤ logit λ, so that 1 - z_j ≤ λ                     (8)
+    minLSTM          softplus(‖W_i,j‖₂ B - b_i,j) - softplus(-‖W_f,j‖₂ B - b_f,j) ≤ logit λ, so that f'_j ≤ λ     (9)
 
 In (4) and (5) norms of recurrent matrices are largest row sums, so (4) is an ℓ1 ball for each row; they add up to λ as
 in S4's proof, where λ = 1. f̄ depends on U_f, which (4) bounds by f̄: the two are solved together, with input weights
@@ -17,7 +18,9 @@ and biases fixed. With ``forget=f̄`` these move too, row by row, to the nearest
 (1), (4), (5), (7), (8) are Euclidean projections: nearest, and nothing inside moves. ``method="fast"`` scales U in
 (1), (2) instead of clipping it. The rate of a GRU is that of gated.py. It does not fall as s grows, since every bound
 in it is made of |U| by sums, products and intervals that widen. At s = 0 it is the largest update gate that inputs and
-biases open. So (6) is found by bisection. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
+biases open. So (6) is found by bisection. (9) moves the rows (W, b) of both gates of a unit by one distance, the least
+that is enough. That is the nearest point in the larger of the two distances, and at most √2 times as far as the nearest
+in the Euclidean one. Proofs: docs/theory/s4-stability.md, §9, §11. Sources: S4; Duchi et al. (2008) for ℓ1 balls.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.cells import Cell, GRUCell, IndRNNCell, LSTMCell, MinGRUCell, StepForm, step_form
+from holdfast.cells import Cell, GRUCell, IndRNNCell, LSTMCell, MinGRUCell, MinLSTMCell, StepForm, step_form
 from holdfast.cells.form import cells_with_form
 from holdfast.cells.nonlinearity import name_of, slopes
 from holdfast.constraints.gates import ScalarGates
@@ -36,11 +39,14 @@ from holdfast.constraints.spectral import clip_spectral, shrink_spectral
 from holdfast.errors import NoBoundError, SettingError, one_of
 from holdfast.layers import Recurrent
 from holdfast.stability.contraction import check_input_bound, contraction_rate
+from holdfast.stability.gated import Box
+from holdfast.stability.input_gated import minlstm_step
 from holdfast.stability.step import Region, step_bounds
 
 __all__ = ["l1_ball_rows", "project_"]
 
 METHODS = {"svd": clip_spectral, "fast": shrink_spectral}
+_OWN = (LSTMCell, GRUCell, MinGRUCell, MinLSTMCell)  # projected, and without a step form
 
 
 @torch.no_grad()
@@ -63,7 +69,7 @@ def project_(
         rate: λ, the largest rate allowed; below 1 for a stable model. S4's experiments have 1.
         region: instead of a rate: project U, W and b of ``RNNCell`` and ``LinearCell`` onto it.
         method: "svd", the nearest matrix, or "fast", a scaled one.
-        input_bound: the largest ‖x_t‖₂; LSTM, GRU and minGRU only.
+        input_bound: the largest ‖x_t‖₂; LSTM, GRU, minGRU and minLSTM only.
         forget: f̄, the largest value of a forget gate; LSTM only; default: as input weights and biases determine.
 
     Example:
@@ -93,7 +99,7 @@ def project_(
         bound = input_bound
         if isinstance(cell, LSTMCell | GRUCell) and i >= directions:
             bound = math.sqrt(cell.input_size)  # outputs of the layer below: |h| ≤ 1
-        if isinstance(cell, MinGRUCell) and i >= directions:
+        if isinstance(cell, MinGRUCell | MinLSTMCell) and i >= directions:
             first = (i // directions - 1) * directions
             outputs = [step_bounds(cells[row], bounds[row]).output_bound for row in range(first, first + directions)]
             bound = math.sqrt(cell.input_size) * max(outputs)
@@ -109,10 +115,12 @@ def _project(cell: Any, rate: float, *, method: str, input_bound: float | None, 
         _project_gru(cell, rate, input_bound)
     elif isinstance(cell, MinGRUCell):
         _project_mingru(cell, rate, input_bound)
+    elif isinstance(cell, MinLSTMCell):
+        _project_minlstm(cell, rate, input_bound)
     elif isinstance(cell, IndRNNCell):
         _clamp_(_plain(cell, cell.weight_hh), rate / slopes(cell.phi).lipschitz)  # (7)
     elif (form := step_form(cell)) is None:
-        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), LSTMCell, GRUCell, MinGRUCell)))
+        known = ", ".join(sorted(kind.__name__ for kind in (*cells_with_form(), *_OWN)))
         raise NoBoundError(f"No projection is registered for {type(cell).__name__}; projected cells: {known}.")
     elif form.free:
         _ball_(cell, form.weight_hh, rate / form.lipschitz, method)  # (1)
@@ -208,15 +216,59 @@ def _project_gru(cell: GRUCell, rate: float, input_bound: float | None) -> None:
 
 def _project_mingru(cell: MinGRUCell, rate: float, input_bound: float | None) -> None:
     """(8): 1 - z is a forget gate with the weights -W_z and the biases -b_z."""
-    if input_bound is None:
-        raise SettingError("project_ expects input_bound for a minGRU, got None; give input_bound, the largest ‖x_t‖₂.")
+    size, bound = cell.hidden_size, _input_gated(cell, rate, input_bound)
     if rate == 1:
         return
-    if cell.bias is None and rate < 0.5:
-        raise SettingError(f"project_ expects a rate of at least 0.5 for a minGRU without a bias, got {rate:g}.")
-    size, bound = cell.hidden_size, check_input_bound(input_bound, "l2")
     bias = None if cell.bias is None else _plain(cell, cell.bias)[:size]
     _cone_rows_(_plain(cell, cell.weight_ih)[:size], bias, bound, math.log(rate) - math.log1p(-rate), sign=-1)
+
+
+def _input_gated(cell: MinGRUCell | MinLSTMCell, rate: float, input_bound: float | None) -> float:
+    """B, after the checks of the arguments."""
+    name = type(cell).__name__.removesuffix("Cell")
+    if input_bound is None:
+        raise SettingError(
+            f"project_ expects input_bound for a {name}, got None; give input_bound, the largest ‖x_t‖₂."
+        )
+    if cell.bias is None and rate < 0.5:
+        raise SettingError(f"project_ expects a rate of at least 0.5 for a {name} without a bias, got {rate:g}.")
+    return check_input_bound(input_bound, "l2")
+
+
+def _project_minlstm(cell: MinLSTMCell, rate: float, input_bound: float | None) -> None:
+    """(9). ``reach`` is what stands in its two softplus: ±b + B ‖W‖, the least i with its sign changed."""
+    size, bound = cell.hidden_size, _input_gated(cell, rate, input_bound)
+    rates = minlstm_step(cell, Box(bound, "l2", cell.input_size)).s
+    if not (outside := rates > rate).any():
+        return
+    rows = _plain(cell, cell.weight_ih)[: 2 * size].view(2, size, -1)  # f, i
+    bias = None if cell.bias is None else _plain(cell, cell.bias)[: 2 * size].view(2, size)
+    length = rows.double().norm(dim=2)
+    own = torch.zeros_like(length) if bias is None else bias.double() * length.new_tensor([[1.0], [-1.0]])
+    logit, scale = math.log(rate) - math.log1p(-rate), (own.abs() + bound * length).sum(dim=0)
+
+    def moved(distance: Tensor) -> tuple[Tensor, Tensor]:
+        """How much shorter each W and smaller each ±b gets: what lowers ``reach`` most."""
+        if bias is None:
+            return torch.minimum(length, distance), torch.zeros_like(length)
+        shorter = torch.minimum(length, distance * bound / math.hypot(1, bound))
+        return shorter, (distance.square() - shorter.square()).sqrt()
+
+    high = length.amax(dim=0) if bias is None else 2 * (1 + abs(logit) + scale)  # enough for any weights
+    low = torch.zeros_like(high)
+    for _ in range(100):
+        distance = (low + high) / 2
+        shorter, smaller = moved(distance)
+        reach_f, reach_i = own - smaller + bound * (length - shorter)
+        slack = 8 * torch.finfo(rows.dtype).eps * (1 + abs(logit) + scale + distance)  # so that rounding stays inside
+        enough = nn.functional.softplus(reach_i) - nn.functional.softplus(-reach_f) <= logit - slack
+        low, high = torch.where(enough, low, distance), torch.where(enough, distance, high)
+    shorter, smaller = moved(high)
+    outside = outside.to(rows.device)
+    kept = 1 - shorter / length.clamp_min(torch.finfo(torch.float64).tiny)
+    rows.copy_(torch.where(outside.unsqueeze(1), rows.double() * kept.unsqueeze(2), rows.double()))
+    if bias is not None:
+        bias.copy_(torch.where(outside, bias.double() - smaller * length.new_tensor([[1.0], [-1.0]]), bias.double()))
 
 
 def _forget_fixed_point(reach: float, rate: float) -> tuple[float, float]:

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from holdfast.cells import Cell, GRUCell, LinearCell, LSTMCell, MinGRUCell, MinLSTMCell, StepForm, step_form
 from holdfast.cells.exprnn import modrelu
+from holdfast.cells.form import cells_with_form
 from holdfast.cells.nonlinearity import name_of, slopes
 from holdfast.constraints.dynamic import DynamicExponential
 from holdfast.constraints.gates import ScalarGates
@@ -164,9 +165,11 @@ def step_bounds(
         return _gated_bounds(cell, input_bound, input_norm, start, region)
     rate, form = contraction_rate(cell), step_form(cell)  # the first raises if the cell is not certified
     if form is None:
+        known = ", ".join(sorted(kind.__name__ for kind in cells_with_form().union(_STEPS)))
         raise NoBoundError(
-            f"{type(cell).__name__} has a contraction rate but no other constants; register its form with "
-            "holdfast.cells.step_form.register."
+            f"{type(cell).__name__} has a proved rate, λ = {rate:.4g}, but no other constants: there is no certificate "
+            f"for it and no window for a given error. Cells that have them: {known}. A cell of your own has them once "
+            "holdfast.cells.step_form.register knows its form, if it is that of StepForm."
         )
     length = math.inf if input_bound is None else input_bound
     if input_norm == "linf":

@@ -3,9 +3,10 @@
     m = mean over seeds,  s = √(Σ (x - m)² / (n - 1))          (1)
     e = √(p (1 - p) / N), the error of an accuracy on N answers   (2)
 
-A bound is compared with m, and so is another run: seed by seed where both ran the same seeds. A claim is not met if a
-seed has no number because its run diverged, or if three or more seeds are all on the wrong side of the bound. It is
-undecided if m is closer to the bound than s or e, or if it has fewer than three seeds without a stated reason.
+A bound is compared with m, and so is another run: seed by seed where both ran the same seeds. N follows from the
+settings. A claim is not met if a seed has no number because its run diverged. It is undecided if m is closer to the
+bound than e; if it is closer than s, unless three or more seeds are all on the wrong side of the bound; or if it has
+fewer than three seeds without a stated reason.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
+from holdfast.runs.settings import run_settings
+from holdfast.studies.procedures import ANSWERS
 from holdfast.studies.result import StudyResult
 from holdfast.studies.study import Claim, Study
 
-__all__ = ["STATUSES", "Judged", "Summary", "judge", "shown", "summary"]
+__all__ = ["STATUSES", "Judged", "Summary", "answer_count", "judge", "shown", "summary"]
 
 _ROUNDING = 1e-12
 """A mean that differs from a bound only by rounding meets it."""
@@ -93,6 +96,12 @@ class Judged:
         return marks[self.status]
 
     @property
+    def few(self) -> str:
+        """Why fewer than three seeds decided the claim; empty if it has three or they did not decide it."""
+        seeds = min(it.count for it in (self.ours, self.theirs) if it is not None)
+        return self.claim.few if self.status in ("met", "not met") and seeds < _SEEDS else ""
+
+    @property
     def text(self) -> str:
         """The result, as in the table."""
         if self.status == "not run":
@@ -111,7 +120,7 @@ def judge(study: Study, result: StudyResult | None, scale: str) -> tuple[Judged,
         >>> judge(study, None, "small")[0].status
         'not run'
     """
-    return tuple(_judged(claim, result or StudyResult(study.name, scale), scale) for claim in study.claim)
+    return tuple(_judged(claim, study, result or StudyResult(study.name, scale), scale) for claim in study.claim)
 
 
 def summary(values: Sequence[float | None]) -> Summary:
@@ -146,7 +155,25 @@ def shown(value: float | str, metric: str, *, spread: bool = False) -> str:
     return f"{value:.2g}" if spread else f"{value:.4g}"
 
 
-def _judged(claim: Claim, result: StudyResult, scale: str) -> Judged:
+def answer_count(study: Study, scale: str, run: str, score: str) -> int | None:
+    """N of (2): on how many answers a score of a run is counted at a scale, by the settings; None if they do not say.
+
+    Example:
+        >>> from holdfast.studies.study import Run, Scale
+        >>> task = {"task": {"name": "mnist", "limit": 500}, "train": {"epochs": 1}}
+        >>> study = Study("Tiny", run=(Run("a"),), scale={"small": Scale()}, defaults=task)
+        >>> answer_count(study, "small", "a", "test.accuracy")
+        500
+    """
+    one = next(it for it in study.run if it.name == run)
+    if scale not in study.scale or "name" not in (table := study.table(one, scale, 0)).get("task", {}):
+        return None
+    task, split = run_settings(table, f"{study.name}: run {run}").task, score.rpartition(".")[0]
+    own = ANSWERS[one.procedure](task, study.options(one, scale)) if one.procedure in ANSWERS else {}
+    return own[split] if split in own else task.answers(split) if hasattr(task, "answers") else None
+
+
+def _judged(claim: Claim, study: Study, result: StudyResult, scale: str) -> Judged:
     ours = summary(result.values(claim.run, claim.metric, claim.pick))
     theirs = None if claim.than is None else summary(result.values(claim.than, claim.metric, claim.pick))
     asked = claim.scales is None or scale in claim.scales
@@ -160,6 +187,7 @@ def _judged(claim: Claim, result: StudyResult, scale: str) -> Judged:
     every = [_margin(claim, value, None) for value in values if value is not None]
     failed = len(every) >= _SEEDS and max(every) < 0  # whatever their spread: one of them may have exploded
     why = "" if failed else _doubt(claim, margin, ours, theirs, result)
+    why = why or _chance(claim, margin, study, result, scale)
     return Judged(claim, "undecided" if why else "met" if margin >= 0 else "not met", ours, theirs, scale, why)
 
 
@@ -203,13 +231,19 @@ def _doubt(claim: Claim, margin: float, ours: Summary, theirs: Summary | None, r
     apart = [it.spread for it in ((paired,) if paired is not None else (ours, theirs)) if it is not None]
     if abs(margin) < math.hypot(*(it or 0.0 for it in apart)):
         return "within the spread of the paired seeds" if paired is not None else "within the spread of the seeds"
-    if claim.of and abs(margin) < _standard_error(claim, result):
-        return f"within the standard error of {claim.of:,} answers"
     return ""
 
 
-def _standard_error(claim: Claim, result: StudyResult) -> float:
-    """(2) of every accuracy in the comparison, as if they were independent."""
-    runs, parts = (claim.run, claim.than), claim.metric.split(" - ")
-    means = [summary(result.values(run, part, claim.pick)).mean for run in runs if run for part in parts]
-    return math.sqrt(sum(p * (1 - p) for p in means if p is not None) / claim.of)
+def _chance(claim: Claim, margin: float, study: Study, result: StudyResult, scale: str) -> str:
+    """Why the size of the test set does not let the number decide the claim; empty if it does."""
+    parts = [
+        (summary(result.values(run, part, claim.pick)).mean, claim.of or answer_count(study, scale, run, part))
+        for run in (claim.run, claim.than)
+        if run
+        for part in claim.metric.split(" - ")
+        if part.endswith("accuracy")
+    ]
+    counted = [(p, n) for p, n in parts if p is not None and n]
+    if abs(margin) >= math.sqrt(sum(p * (1 - p) / n for p, n in counted)):  # (2), as if they were independent
+        return ""
+    return f"within the standard error of {min(n for _, n in counted):,} answers"

@@ -7,7 +7,9 @@ A procedure that was interrupted is called again with the same arguments and con
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +18,7 @@ from holdfast.errors import ConfigError
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.settings import run_settings
 
-__all__ = ["PROCEDURES", "Procedure", "procedure", "train"]
+__all__ = ["ANSWERS", "PROCEDURES", "Procedure", "procedure", "train"]
 
 
 class Procedure(Protocol):
@@ -30,19 +32,28 @@ class Procedure(Protocol):
 PROCEDURES: dict[str, Procedure] = {}
 """Procedures by their names in study files."""
 
+Answers = Callable[[Any, Mapping[str, Any]], Mapping[str, int | None]]
+
+ANSWERS: dict[str, Answers] = {}
+"""On how many answers a procedure counts each accuracy of its own: what ``procedure(answers=)`` was given."""
+
 
 def procedure(
-    name: str, defaults: Mapping[str, Any] | None = None, needed: Collection[str] = ()
+    name: str,
+    defaults: Mapping[str, Any] | None = None,
+    needed: Collection[str] = (),
+    answers: Answers | None = None,
 ) -> Callable[[Callable[..., Measured]], Procedure]:
     """Register a function under ``name``, for runs with ``procedure = name``.
 
     The function gets the run's settings as tables, the run's ``options``, and a folder of its own that keeps what an
-    earlier, interrupted call left there.
+    earlier, interrupted call left there. If it trains nothing, and so gives no seconds back, its own count.
 
     Args:
         name: in study files.
         defaults: options and their defaults; the function gets all of them. None: any option, unchecked.
         needed: options without a default.
+        answers: from the options of the task and of the run, on how many answers it counts "x.accuracy", as {"x": n}.
 
     Example:
         >>> @procedure("doctest", {"x": 1})
@@ -73,9 +84,16 @@ def procedure(
                     )
             if missing := sorted(set(needed) - options.keys()):
                 raise ConfigError(f"{label}: the procedure {name} needs the option {missing[0]!r}.")
-            return function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
+            begin, spent = time.perf_counter(), time.process_time()
+            found = function(table, {**(defaults or {}), **options}, folder, progress=progress, label=label)
+            if found.seconds:
+                return found
+            seconds, cpu_seconds = round(time.perf_counter() - begin, 3), round(time.process_time() - spent, 3)
+            return dataclasses.replace(found, seconds=seconds, cpu_seconds=cpu_seconds)
 
         PROCEDURES[name] = checked
+        if (counted := answers) is not None:
+            ANSWERS[name] = lambda task, options: counted(task, {**(defaults or {}), **options})
         return checked
 
     return register

@@ -15,6 +15,9 @@ from holdfast.studies.study import Run, Study, settings_digest
 
 __all__ = ["Row", "overview", "overview_table", "report", "write_report"]
 
+_RARE = {"group": ("",), "CPU seconds": ("",), "rewinds": ("",), "skipped": ("", "0")}
+"""Columns of the table of runs that are left out if all cells are such; the first comes first, the others last."""
+
 
 def report(study: Study, result: StudyResult, figures: Sequence[str | Path] = ()) -> str:
     """The report of a study at a scale: claims, runs, figures, and where they were measured.
@@ -134,7 +137,7 @@ def _head(study: Study, result: StudyResult) -> str:
 def _claims(judged: Sequence[Judged]) -> str:
     head = ["claim", "paper", "ours, mean ± standard deviation (seeds)", "scale", ""]
     rows = [[it.claim.text, shown(it.claim.paper, it.claim.metric), it.text, it.scale, it.verdict] for it in judged]
-    few = [f'- Few seeds decide "{it.claim.text}": {it.claim.few}' for it in judged if it.claim.few]
+    few = [f'- Few seeds decide "{it.claim.text}": {it.few}' for it in judged if it.few]
     return "\n\n".join([_table(head, rows), "\n".join(few)] if few else [_table(head, rows)])
 
 
@@ -144,7 +147,7 @@ def _runs(study: Study, result: StudyResult) -> str:
     for run in study.run:
         entries, metric = result.of(run.name), _metric(study, run)
         if not entries:
-            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), "", "", "", ""])
+            rows.append([run.group, run.title, "", metric, "not run", _paper(run, metric), *[""] * 6])
             continue
         values = summary(result.values(run.name, metric, study.pick)) if metric else None
         rows.append([
@@ -157,14 +160,17 @@ def _runs(study: Study, result: StudyResult) -> str:
             _statuses(entries),
             _range([entry.measured.updates for entry in entries]),
             _range([round(entry.value("seconds") or 0) for entry in entries]),
+            _range([round(spent) for entry in entries if (spent := entry.value("cpu_seconds")) is not None]),
             _rewinds(entries),
+            _range(_last(entries, "skipped")),
         ])  # fmt: skip
     pick = "at the best evaluation" if study.pick == "best" else "at the end"
-    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds", "rewinds"]
+    head = ["group", "run", "parameters", "metric", f"ours, {pick}", "paper", "ended", "updates", "seconds"]
+    head += list(_RARE)[1:]
     used = [
         column
         for column, name in enumerate(head)
-        if name not in ("group", "rewinds") or any(row[column] for row in rows)
+        if name not in _RARE or any(row[column] not in _RARE[name] for row in rows)
     ]
     return _table([head[column] for column in used], [[row[column] for column in used] for row in rows])
 
@@ -190,13 +196,20 @@ def _statuses(entries: Sequence[SeedResult]) -> str:
 
 
 def _rewinds(entries: Sequence[SeedResult]) -> str:
-    """How often ``spikes = "rewind"`` put earlier weights back, by the last line of each log."""
-    counts = [entry.measured.curve.get("rewinds", (None,))[-1] for entry in entries]
-    there = [round(count) for count in counts if count is not None]
-    return _range(there) if there else ""
+    """How often ``spikes = "rewind"`` put earlier weights back; by the last line of the log in older results."""
+    known = [[it.measured.rewinds] if it.measured.rewinds is not None else _last([it], "rewinds") for it in entries]
+    return _range([count for counts in known for count in counts])
+
+
+def _last(entries: Sequence[SeedResult], count: str) -> list[int]:
+    """A count in the last line of each log that has it."""
+    counts = [entry.measured.curve.get(count, (None,))[-1] for entry in entries]
+    return [round(count) for count in counts if count is not None]
 
 
 def _range(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
@@ -244,8 +257,7 @@ def _setting(study: Study, result: StudyResult) -> str:
         names = [name for name, it in seeds.items() if tuple(it) == numbers]
         everyone = len(names) == sum(bool(it) for it in seeds.values())
         lines.append(f"- seeds {', '.join(map(str, numbers))}" + ("" if everyone else f" of {', '.join(names)}"))
-    total = sum(entry.value("seconds") or 0 for entry in result.results)
-    lines.append(f"- {total / 60:.1f} minutes of training in all")
+    lines.append(f"- {_compute(result.results)}")
     lines.append(f"- again: `holdfast study run {study.name} --scale {result.scale}`")
     stale = [
         run.name
@@ -255,6 +267,17 @@ def _setting(study: Study, result: StudyResult) -> str:
     if stale:
         lines.append(f"- the study file has changed since these were run: {', '.join(stale)}")
     return "\n".join(lines)
+
+
+def _compute(entries: Sequence[SeedResult]) -> str:
+    """Hours by the clock, and those of the processor as far as they are known."""
+    times = [(entry.value("seconds") or 0.0, entry.value("cpu_seconds")) for entry in entries]
+    clock, known = sum(passed for passed, _ in times) / 3600, [spent for _, spent in times if spent is not None]
+    text = f"{clock:.2f} hours of training in all by the clock"
+    if not known:
+        return f"{text}; CPU time was not recorded"
+    of = "" if len(known) == len(times) else f" in {len(known)} of {len(times)} results; the others did not record it"
+    return f"{text}, {sum(known) / 3600:.2f} hours of CPU time{of}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

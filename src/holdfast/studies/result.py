@@ -52,10 +52,13 @@ class SeedResult:
         return self.attempts[self.chosen].measured
 
     def value(self, metric: str, pick: str = "best") -> float | None:
-        """As ``Measured.value``; "diverged" and "seconds" are over all attempts: the share of them, and their sum."""
-        if metric in ("diverged", "seconds"):
-            parts = [attempt.measured.value(metric) or 0.0 for attempt in self.attempts]
-            return sum(parts) / len(parts) if metric == "diverged" else sum(parts)
+        """As ``Measured.value``; "diverged" and seconds are over all attempts: the share of them, and their sum."""
+        if metric in ("diverged", "seconds", "cpu_seconds"):
+            parts = [attempt.measured.value(metric) for attempt in self.attempts]
+            there = [part for part in parts if part is not None]
+            if len(there) < len(parts):
+                return None
+            return sum(there) / len(there) if metric == "diverged" else sum(there)
         return self.measured.value(metric, pick)
 
 

@@ -187,7 +187,8 @@ class Claim:
         better: "lower" or "higher"; follows from the metric's name if left out.
         paper: what the paper reports.
         scales: at which the claim is judged; at others it is *not run*.
-        of: on how many answers an accuracy was counted; a smaller difference than its standard error is *undecided*.
+        of: on how many answers an accuracy was counted, where the settings do not say: ``claims.answer_count``. A
+            smaller difference than its standard error is *undecided*.
         few: why fewer than three seeds decide the claim; without a reason it is *undecided* then.
 
     Example:

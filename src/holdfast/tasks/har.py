@@ -67,6 +67,15 @@ class HAR:
         """The one archive with all data."""
         return (SOURCE,)
 
+    def answers(self, split: str) -> int | None:
+        """How many answers a score on a split counts; None if that takes reading the data.
+
+        Example:
+            >>> HAR().answers("train"), HAR().answers("test")
+            (7352, 2947)
+        """
+        return 2947 if split == "test" else 7352 if split == "train" and not self.validation else None
+
     def load(self) -> Task:
         if self.classes not in (2, 6):
             raise SettingError(f"HAR expects classes to be 2 or 6, got {self.classes!r}.")

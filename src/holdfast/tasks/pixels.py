@@ -74,6 +74,16 @@ class PixelMNIST:
         side = SIDE // self.pool
         return side if self.rows else side * side
 
+    def answers(self, split: str) -> int | None:
+        """How many answers a score on a split counts; None if that takes reading the data.
+
+        Example:
+            >>> PixelMNIST().answers("test"), PixelMNIST(limit=500).answers("test")
+            (10000, 500)
+        """
+        count = {"train": 60_000 - self.validation, "validation": self.validation, "test": 10_000}.get(split)
+        return count if count is None or self.limit is None else min(count, self.limit)
+
     def load(self) -> Task:
         if self.pool < 1 or SIDE % self.pool:
             raise SettingError(f"PixelMNIST expects pool to divide {SIDE} (1, 2, 4, 7, 14 or 28), got {self.pool}.")

@@ -212,6 +212,19 @@ class SentimentTrees:
     def sources(self) -> tuple[Source, ...]:
         return () if self.folder is not None else tuple(_SOURCES.values())
 
+    def answers(self, split: str) -> int | None:
+        """How many answers a score on a split counts; None if that takes reading the data.
+
+        Example:
+            >>> SentimentTrees(classes=2).answers("test"), SentimentTrees(classes=3, test=600).answers("test")
+            (1821, 600)
+        """
+        chosen = {"validation": self.validation, "test": self.test}.get(split)
+        if chosen is not None or self.folder is not None or (split == "train" and self.phrases):
+            return chosen
+        counts = (6920, 872, 1821) if self.classes == 2 else (8544, 1101, 2210)
+        return dict(zip(_SOURCES, counts, strict=True)).get(split)
+
     def load(self) -> Task:
         if self.classes not in _CLASSES:
             raise SettingError(f"SentimentTrees expects classes to be 2, 3 or 5, got {self.classes!r}.")

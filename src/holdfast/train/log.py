@@ -88,22 +88,32 @@ def read_log(path: Path | str) -> list[dict[str, Any]]:
 
 
 class Clock:
-    """Seconds of training in all sittings, kept beside the log so that the checkpoint stays free of the clock."""
+    """Seconds of training in all sittings, kept beside the log so that the checkpoint stays free of the clock.
+
+    ``seconds`` passed by the clock, ``cpu_seconds`` were spent by this process in all its threads; None in a run that
+    an older Holdfast began.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         try:
             entries, self._check = _entries(path, path.read_bytes() if path.exists() else b"", "times")
-            self.before = float(entries[-1]["seconds"]) if entries else 0.0
+            last = entries[-1] if entries else {"seconds": 0.0, "cpu_seconds": 0.0}
+            self.before, spent = float(last["seconds"]), last.get("cpu_seconds")
+            self.cpu_before = None if spent is None else float(spent)
         except (CheckpointError, KeyError, TypeError, ValueError):
             raise CheckpointError(
                 f"{path} is damaged; put the file back, or remove it to count the time of this run from 0."
             ) from None
-        self.begin = time.perf_counter()
+        self.begin, self.cpu_begin = time.perf_counter(), time.process_time()
 
     @property
     def seconds(self) -> float:
         return self.before + time.perf_counter() - self.begin
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        return None if self.cpu_before is None else self.cpu_before + time.process_time() - self.cpu_begin
 
     def trim(self) -> None:
         """Cut off a last line that a crash cut short, so that the next one begins on a line of its own."""
@@ -111,7 +121,10 @@ class Clock:
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
 
     def write(self, update: int) -> None:
-        line, self._check = _checked({"update": update, "seconds": round(self.seconds, 3)}, self._check)
+        entry: dict[str, Any] = {"update": update, "seconds": round(self.seconds, 3)}
+        if (spent := self.cpu_seconds) is not None:
+            entry["cpu_seconds"] = round(spent, 3)
+        line, self._check = _checked(entry, self._check)
         with open(self.path, "ab") as file:
             file.write(line)
 

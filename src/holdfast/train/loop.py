@@ -72,7 +72,8 @@ class Outcome:
         best, best_update: the best monitored score and when it was.
         last: the scores of the last evaluation, by split.
         parameters: free numbers of the model.
-        seconds: of training, in all sittings.
+        seconds: of training by the clock, in all sittings.
+        cpu_seconds: of the processor, all threads of the first process; None in a run that an older Holdfast began.
 
     Example:
         >>> Outcome("finished", "", 100, 0, 0.02, 90, {"test": {"mse": 0.03}}, 1411, 2.5).last["test"]["mse"]
@@ -89,6 +90,7 @@ class Outcome:
     parameters: int
     seconds: float
     rewinds: int = 0
+    cpu_seconds: float | None = None
 
 
 @dataclasses.dataclass
@@ -315,19 +317,19 @@ class _Run:
             if at.update >= self.updates or reason:
                 break
             if stop := self._agreed(caught):
-                self._save()
+                self._save(clock)
                 raise Interrupted(
                     f"Stopped by {signal.Signals(stop).name} after update {at.update} of {self.updates} and saved: "
                     f"holdfast resume {self.folder}",
                     stop,
                 )
             if self._agreed([1] if time.monotonic() - saved >= training.checkpoint_seconds else []):
-                self._save()
+                self._save(clock)
                 saved = time.monotonic()
             progress.update(at.update + 1, *self._update())
             if self.watch is not None:
                 self.watch(at.update)
-        self._save()
+        self._save(clock)
         if records is not None:
             records.close()
         return reason
@@ -462,7 +464,7 @@ class _Run:
 
     # -- saving and going on -----------------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, clock: Clock) -> None:
         fabric = self.fabric
         own = {"random": checkpoint.random_states(), "state": self.state}
         every = [own]
@@ -483,6 +485,7 @@ class _Run:
                 **({} if self.rewind is None else {"rewind": self.rewind.state_dict()}),
             },
         )
+        clock.write(self.position.update)  # so that a run that is killed here has its time
 
     def _restore(self) -> None:
         path = self.folder / sums.LAST
@@ -539,6 +542,7 @@ class _Run:
     def _end(self, status: Literal["finished", "stopped", "diverged"], reason: str, clock: Clock) -> Outcome:
         at = self.position
         parameters, seconds = sum(weight.numel() for weight in self.weights), round(clock.seconds, 3)
+        spent = clock.cpu_seconds
         outcome = Outcome(
             status,
             reason,
@@ -550,6 +554,7 @@ class _Run:
             parameters,
             seconds,
             0 if self.rewind is None else self.rewind.count,
+            None if spent is None else round(spent, 3),
         )
         if self.fabric.is_global_zero:
             self._close_folder(json.dumps(dataclasses.asdict(outcome), indent=2) + "\n")

@@ -25,7 +25,7 @@ from holdfast.layers import Reservoir, TreeLSTM
 from holdfast.rrnn import RRNN, RRNNGRU, TreeLoss, gru_target
 from holdfast.stability import truncate
 from holdfast.train.checkpoint import load
-from holdfast.train.penalties import norm_stabiliser
+from holdfast.train.penalties import PENALTIES
 from holdfast.train.settings import ModelSettings
 from holdfast.train.stream import ModelStream
 from holdfast.train.tree_model import TreeModel
@@ -82,6 +82,7 @@ class Start:
     Args:
         recurrent: of every ``weight_hh``: "identity", "orthogonal", or a number r: uniform in [-r, r]. Gate by gate.
         others: input weights, a trained embedding and the readout are uniform in [-others, others], and biases 0.
+        embedding: a trained embedding is uniform in [-embedding, embedding] instead; Keras has 0.05.
 
     Example:
         >>> model = SequenceModel(holdfast.RNN(2, 3), nn.Linear(3, 1))
@@ -92,13 +93,15 @@ class Start:
 
     recurrent: str | float | None = None
     others: float | None = None
+    embedding: float | None = None
 
     def __post_init__(self) -> None:
         words = self.recurrent in (None, "identity", "orthogonal")
-        if not (words or _is_width(self.recurrent)) or not (self.others is None or _is_width(self.others)):
+        widths = all(width is None or _is_width(width) for width in (self.others, self.embedding))
+        if not (words or _is_width(self.recurrent)) or not widths:
             raise SettingError(
-                'start expects recurrent = "identity", "orthogonal" or a number, and others = a number, both of at '
-                f"least 0; got {self.recurrent!r} and {self.others!r}."
+                'start expects recurrent = "identity", "orthogonal" or a number, and others and embedding = a number, '
+                f"all of at least 0; got {self.recurrent!r}, {self.others!r} and {self.embedding!r}."
             )
 
     @torch.no_grad()
@@ -117,6 +120,8 @@ class Start:
                 nn.init.uniform_(weight, -self.others, self.others)
             elif name.rpartition(".")[2].startswith("bias"):
                 nn.init.zeros_(weight)
+        if self.embedding is not None and model.embedding is not None and model.embedding.weight.requires_grad:
+            nn.init.uniform_(model.embedding.weight, -self.embedding, self.embedding)
 
 
 def _start_recurrent(gate: Tensor, start: str | float | None) -> None:
@@ -139,11 +144,12 @@ def _tree_loss(
     threshold: float = 1.0,
     target: str = "gru",
     forms: Literal["min", "mean", "given", "nodes"] | None = None,
+    over_batch: Literal["mean", "sum"] = "mean",
     teacher: str | None = None,
 ) -> TreeLoss:
     """``TreeLoss``; with ``teacher``, the run of a GRU of reset = "before", its target goes along with that GRU."""
     if teacher is None:
-        return TreeLoss(tree, margin, ridge, threshold, target, forms)
+        return TreeLoss(tree, margin, ridge, threshold, target, forms, over_batch)
     weights = load(Path(teacher) / "best.safetensors")["model"]
     own = {name.removeprefix("rnn.l0."): it for name, it in weights.items() if name.startswith("rnn.l0.")}
     if target != "gru" or set(own) != {"weight_ih", "weight_hh", "bias"}:
@@ -151,7 +157,7 @@ def _tree_loss(
     with torch.random.fork_rng(devices=[]):  # a model's own weights do not depend on whether it has a teacher
         cell = holdfast.GRUCell(own["weight_ih"].shape[1], own["weight_hh"].shape[1], reset="before")
     cell.load_state_dict(own)
-    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms)
+    return TreeLoss(tree, margin, ridge, threshold, (gru_target(cell, "teacher"),), forms, over_batch)
 
 
 _NESTED: dict[str, Callable[..., Any]] = {"gates": holdfast.ScalarGates, "start": Start, "loss": _tree_loss}
@@ -181,7 +187,8 @@ class SequenceModel(CheckedLoad):
         every_step: answer at every step instead of at each sequence's last.
         direct: the readout gets (h, e) instead of h.
         input_dropout, output_dropout: in training.
-        norm_stabiliser: β of ``holdfast.train.norm_stabiliser`` on the layer's output, in training.
+        norm_stabiliser, activation_regularisation, temporal_activation_regularisation: what the penalty of this name in
+            ``holdfast.train`` is multiplied with before it is added to the loss, on the layer's output, in training.
 
     Shape:
         inputs (time, batch, features) or tokens (time, batch); lengths (batch,) or None. Returns the answers, (batch,
@@ -206,9 +213,12 @@ class SequenceModel(CheckedLoad):
         input_dropout: float = 0.0,
         output_dropout: float = 0.0,
         norm_stabiliser: float = 0.0,
+        activation_regularisation: float = 0.0,
+        temporal_activation_regularisation: float = 0.0,
     ):
         super().__init__()
-        self.direct, self.norm_stabiliser = direct, norm_stabiliser
+        factors = (norm_stabiliser, activation_regularisation, temporal_activation_regularisation)
+        self.direct, self.penalties = direct, dict(zip(PENALTIES, factors, strict=True))
         self._noted: Tensor | None = None  # the penalty of the last call
         self.embedding, self.rnn, self.readout, self.every_step = embedding, rnn, readout, every_step
         self.input_dropout, self.output_dropout = nn.Dropout(input_dropout), nn.Dropout(output_dropout)
@@ -235,12 +245,13 @@ class SequenceModel(CheckedLoad):
         seen, padded = xs, lengths is not None and bool((lengths < len(xs)).any())
         if lengths is not None and padded:
             xs = nn.utils.rnn.pack_padded_sequence(xs, lengths.cpu(), enforce_sorted=False)
-        noted = self.training and self.norm_stabiliser > 0
-        need = self.every_step or noted
+        noted = {name: factor for name, factor in self.penalties.items() if self.training and factor > 0}
+        need = self.every_step or bool(noted)
         hs, last = self.rnn(xs, state, need_output=need)  # (2)
         if padded and need:
             hs = nn.utils.rnn.pad_packed_sequence(hs, total_length=len(inputs))[0]
-        self._noted = self.norm_stabiliser * norm_stabiliser(hs, lengths) if noted else None
+        added = [factor * PENALTIES[name](hs, lengths) for name, factor in noted.items()]
+        self._noted = torch.stack(added).sum() if added else None
         if not self.every_step:
             hs = self._last(last)
         if self.direct:
@@ -260,7 +271,7 @@ class SequenceModel(CheckedLoad):
         return ModelStream(self, batch)
 
     def penalty(self) -> Tensor | None:
-        """What is added to the loss of the last call: the norm stabiliser, or the parts of S1's loss (6); or None."""
+        """What is added to the loss of the last call: the penalties, or the parts of S1's loss (6); or None."""
         if self._noted is not None:
             noted, self._noted = self._noted, None
             return noted
@@ -343,12 +354,13 @@ def build(
         embedding,
         every_step=spec.every_step,
         direct=network.direct,
-        norm_stabiliser=network.norm_stabiliser,
         **dropouts,
+        **{name: getattr(network, name) for name in PENALTIES},
     )
     if weights_start is not None:
-        if vectors is not None and weights_start.others is not None:
-            raise SettingError("start.others would overwrite the embedding's vectors; leave one of the two out.")
+        for name in ("others", "embedding"):
+            if vectors is not None and getattr(weights_start, name) is not None:
+                raise SettingError(f"start.{name} would overwrite the embedding's vectors; leave one of the two out.")
         weights_start.apply_(model)
     return model
 
@@ -363,7 +375,7 @@ def _check_whole(network: ModelSettings, spec: Spec) -> None:
     if spec.every_step or spec.tokens:
         found = "an answer at every step" if spec.every_step else "tokens"
         raise SettingError(f"{what} gives one answer per sequence of numbers; this task has {found}.")
-    used = [name for name in ("direct", "tied", "context", "norm_stabiliser") if getattr(network, name)]
+    used = [name for name in ("direct", "tied", "context", *PENALTIES) if getattr(network, name)]
     if used:
         raise SettingError(f"{what} reads all states of a sequence; leave out {used[0]}.")
 
@@ -376,7 +388,17 @@ def _check_trees(network: ModelSettings, spec: Spec) -> None:
         raise SettingError(f'{network.name} reads sequences, not trees; take "tree-lstm", or set trees = false.')
     if network.name == TREE_LSTM:
         default = ModelSettings()
-        fixed = ("layers", "bidirectional", "dropout", "initial_state", "pooled", "direct", "tied", "context")
+        fixed = (
+            "layers",
+            "bidirectional",
+            "dropout",
+            "initial_state",
+            "pooled",
+            "direct",
+            "tied",
+            "context",
+            *PENALTIES,
+        )
         if used := [name for name in fixed if getattr(network, name) != getattr(default, name)]:
             raise SettingError(f'"tree-lstm" has one layer and reads the root; leave out {used[0]}.')
 
@@ -427,7 +449,7 @@ def made_options(network: ModelSettings) -> dict[str, Any]:
 
     Example:
         >>> made_options(ModelSettings("rnn", options={"start": {"recurrent": "identity"}}))
-        {'start': Start(recurrent='identity', others=None)}
+        {'start': Start(recurrent='identity', others=None, embedding=None)}
     """
     names = (*sorted(LAYERS), RESERVOIR, TREE_LSTM, AUTOMATIC)
     if network.name not in names:

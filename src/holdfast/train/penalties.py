@@ -71,6 +71,9 @@ def temporal_activation_regularisation(output: Outputs, lengths: Tensor | None =
     return _mean(output.diff(dim=0).square().mean(dim=2), lengths, first=1)
 
 
+PENALTIES = {it.__name__: it for it in (norm_stabiliser, activation_regularisation, temporal_activation_regularisation)}
+
+
 def _check(who: str, output: Tensor) -> None:
     if not isinstance(output, Tensor) or output.dim() != 3:
         found = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__

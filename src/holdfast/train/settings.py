@@ -42,7 +42,8 @@ class ModelSettings:
         embedding: features of a token: a size, "one-hot", or None for as many as hidden units. Without tokens: unused.
         frozen: the embedding is not trained, and each of its entries has mean 0 and variance 1 over the tokens.
         input_dropout, output_dropout: on what enters the first layer and what enters the readout.
-        norm_stabiliser: β, a penalty on changes in the length of the state, added to the loss in training.
+        norm_stabiliser, activation_regularisation, temporal_activation_regularisation: factors of penalties on changes
+            in the length of the state, on its size and on its changes, which are added to the loss in training.
         pooled: the readout sees the mean, the last and the largest state of a sequence instead of the last.
         direct: the readout sees the input of its step too, as S1's q_t = g(x_t, h_t).
         tied: the readout's weight is the embedding's.
@@ -66,6 +67,8 @@ class ModelSettings:
     input_dropout: float = 0.0
     output_dropout: float = 0.0
     norm_stabiliser: float = 0.0
+    activation_regularisation: float = 0.0
+    temporal_activation_regularisation: float = 0.0
     pooled: bool = False
     direct: bool = False
     tied: bool = False
@@ -75,7 +78,8 @@ class ModelSettings:
     def __post_init__(self) -> None:
         check_range(self, ("hidden_size", "layers", "embedding"), 1)
         check_range(self, ("dropout", "input_dropout", "output_dropout"), 0, 1, below=True)
-        check_range(self, ("initial_state", "norm_stabiliser"), 0)
+        penalties = ("norm_stabiliser", "activation_regularisation", "temporal_activation_regularisation")
+        check_range(self, ("initial_state", *penalties), 0)
 
 
 @dataclasses.dataclass(frozen=True)

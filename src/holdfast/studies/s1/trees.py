@@ -22,7 +22,7 @@ from holdfast.files import write_atomically
 from holdfast.rrnn import ACTIVATIONS, OPERATORS, Record, Tree, count_trees, tuple_changes
 from holdfast.rrnn.layer import TreeLayer
 from holdfast.runs.curves import pyplot
-from holdfast.runs.measured import Measured, columns, measure
+from holdfast.runs.measured import Measured, columns, flat, measure
 from holdfast.runs.settings import RunSettings, overridden, run_settings
 from holdfast.studies.procedures import procedure
 from holdfast.tasks import Task
@@ -60,12 +60,13 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
         Traceback (most recent call last):
         holdfast.errors.ConfigError: tiny: trees needs a task with epochs; addition has none.
     """
-    settings = run_settings(table, label)
+    settings, taught = run_settings(table, label), None
     task = settings.task.load()
     if options.get("teacher"):
         gru = {**table["cell"], "name": "gru", "options": {"reset": "before"}}
         own = overridden({**table, "cell": gru}, {"train.updates": options["teacher"]})
-        measure(run_settings(own, label), folder / "teacher", task=task, progress=progress, label=f"{label}, teacher")
+        teacher = run_settings(own, label)
+        taught = measure(teacher, folder / "teacher", task=task, progress=progress, label=f"{label}, teacher")
         table = overridden(table, {"cell.options.loss.teacher": str(folder / "teacher")})
         settings = run_settings(table, label)
     epoch = task.epoch(settings.training.batch)
@@ -79,6 +80,7 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
 
     at = range(0, run_lengths(task, settings.training)[0] + 1, epoch)
     found = measure(settings, folder, task=task, look=look, at=at, progress=progress, label=label)
+    found = found if taught is None else found.after(taught)
     rows, before = [], None
     for number in range(found.updates // epoch + 1):
         path = folder / f"trees-{number}.json"
@@ -93,9 +95,7 @@ def trees(table: dict[str, Any], options: dict[str, Any], folder: Path, *, progr
     for entry in log:
         whole = round(entry["epoch"])
         if abs(entry["epoch"] - whole) < 1e-9 and whole < len(rows):
-            rows[whole] |= {"update": entry["update"], "train_loss": entry["train_loss"]}
-            for split in settings.training.evaluate_on:
-                rows[whole] |= {f"{split}.{score}": value for score, value in entry[split].items()}
+            rows[whole] |= {name: value for name, value in flat(entry).items() if name != "epoch"}
     metric = f"{settings.training.monitored}.{task.spec.metric}"
     scored = [(row[metric], number) for number, row in enumerate(rows) if row.get(metric) is not None]
     if scored:

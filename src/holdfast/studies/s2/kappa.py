@@ -8,7 +8,6 @@ The weights are those drawn at the start: no text is read, only its number of wo
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ def kappa_ratio(
     torch.manual_seed(table.get("train", {}).get("seed", 0))
     words = options["words"]
     spec = Spec(words, words, "cross_entropy", "perplexity", tokens=True, every_step=True)
-    begin = time.perf_counter()
     model = build(structured(ModelSettings, table.get("cell", {}), label, "cell"), spec)
     network = path_network(model)
     recurrent = [layer.weight_hh for layer in network.layers]
@@ -59,8 +57,8 @@ def kappa_ratio(
             "recurrent": _norm(second[weight] for weight in recurrent) / _norm(first[weight] for weight in recurrent),
         })  # fmt: skip
     last = {f"{name}-{row['steps']}": row[name] for row in rows for name in ("ratio", "recurrent")}
-    whole, cell, seconds = count(model), count(model.rnn), round(time.perf_counter() - begin, 3)
-    return Measured(best=last, last=last, curve=columns(rows), parameters=whole, cell_parameters=cell, seconds=seconds)
+    whole, cell = count(model), count(model.rnn)
+    return Measured(best=last, last=last, curve=columns(rows), parameters=whole, cell_parameters=cell)
 
 
 def _norm(values: Iterable[Tensor]) -> float:

@@ -6,6 +6,7 @@ argmin over starts and learning rates of the error on validation     (1)
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +54,20 @@ def best_of_starts(
             measured = train(overridden(table, changes | trial), {}, where, progress=progress, label=name)
             tried.append((changes, measured))
     changes, chosen = _best(tried, options["metric"])
-    seconds = sum(measured.seconds for _, measured in tried)
+    others = [measured for _, measured in tried if measured is not chosen]
     if trial:
+        others.append(chosen)
         where = folder / f"full-{changes['train.seed']}-{changes['train.lr']}"
         name = f"{label}: the best of its starts"
         chosen = train(overridden(table, changes), {}, where, progress=progress, label=name)
-        seconds += chosen.seconds
     counted = {
         "starts.diverged": sum(measured.status == "diverged" for _, measured in tried) / len(tried),
         "starts.lr": changes["train.lr"],
         "starts.seed": changes["train.seed"],
     }
     last = chosen.last | counted if chosen.last else {}
-    return dataclasses.replace(chosen, best=chosen.best | counted, last=last, seconds=round(seconds, 3))
+    whole = functools.reduce(Measured.after, others, chosen)
+    return dataclasses.replace(whole, best=chosen.best | counted, last=last)
 
 
 def _best(tried: list[tuple[dict[str, Any], Measured]], metric: str) -> tuple[dict[str, Any], Measured]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import ConfigError
+from holdfast.files import write_atomically
 from holdfast.linalg.norms import spectral_norm
 from holdfast.runs.measured import Measured, measure
 from holdfast.runs.settings import overridden, run_settings
@@ -36,7 +37,7 @@ def weight_distance(
 
     Numbers: "distance" and "reference-norm", ‖U_K‖₂, at the end; "late", the share of the distance that was added in
     the second half of the training. The model with the context K is trained once for all runs that share its settings,
-    in a folder beside theirs.
+    in a folder beside theirs. Its time counts for the first of them.
 
     Args:
         options: ``reference``, K; ``every``, updates between two measurements.
@@ -62,8 +63,14 @@ def weight_distance(
     whole = overridden(table, {"cell.context": options["reference"]})
     name = hashlib.sha256(json.dumps([whole, options], sort_keys=True, default=str).encode()).hexdigest()[:10]
     beside = folder.parents[1] / f"reference-{name}"
-    _watched(whole, beside, options["every"], progress=progress, label=f"{label}, all {options['reference']} inputs")
+    first, own = beside / "first-run", f"{folder.parent.name}/{folder.name}"
+    if not first.is_file():
+        beside.mkdir(parents=True, exist_ok=True)
+        write_atomically(first, own)
+    full = f"{label}, all {options['reference']} inputs"
+    reference = _watched(whole, beside, options["every"], progress=progress, label=full)
     found = _watched(table, folder, options["every"], progress=progress, label=label)
+    found = found.after(reference) if first.read_text() == own else found
     one, other = _kept(folder), _kept(beside)
     updates = sorted(one.keys() & other.keys())
     distances = [spectral_norm(one[update] - other[update]).item() for update in updates]

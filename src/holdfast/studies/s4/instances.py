@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,7 @@ def gradient_gaps(
         >>> found.curve["k"], found.value("passed", "last")
         ((2, 4, 8, 16), 0.0)
     """
-    begin, made = time.perf_counter(), _instance(table, options, label)
+    made = _instance(table, options, label)
     lipschitz, smoothness = made.constants()
     proved = certificate(made.cell, made.xs, loss_lipschitz=lipschitz, loss_smoothness=smoothness)
     whole, windows = made.gradient(), [int(k) for k in options["windows"]]
@@ -124,7 +123,7 @@ def gradient_gaps(
         "slack": min((bound / gap for _, gap, bound in seen), default=None),
     }
     curve = {"k": tuple(windows), "gap": tuple(line)}
-    return Measured(best=numbers, last=numbers, curve=curve, seconds=round(time.perf_counter() - begin, 3))
+    return Measured(best=numbers, last=numbers, curve=curve)
 
 
 @procedure("weight-gaps", {**_INSTANCE, "k": 35, "alpha": 0.01, "decay": 1.0, "steps": 200})
@@ -149,7 +148,7 @@ def weight_gaps(
     """
     if options["line"] not in ("measured", "bound", "fitted"):
         raise ConfigError(f"{label}: line must be measured, bound or fitted, got {options['line']!r}.")
-    begin, alpha = time.perf_counter(), options["alpha"]
+    alpha = options["alpha"]
     own, gap, beta = _descend(table, options, 1.0, label)
     size = table["cell"].get("hidden_size", _SIZE)
     width = 2 * options["rate"] * math.sqrt(size)
@@ -166,9 +165,7 @@ def weight_gaps(
         "exponent": alpha * beta + 1,
     }
     curve = {"update": tuple(range(1, len(gaps) + 1)), "gap": tuple(line)}
-    return Measured(
-        best=numbers, last=numbers, curve=curve, updates=len(gaps), seconds=round(time.perf_counter() - begin, 3)
-    )
+    return Measured(best=numbers, last=numbers, curve=curve, updates=len(gaps))
 
 
 def _descend(

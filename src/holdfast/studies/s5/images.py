@@ -11,6 +11,7 @@ templates (8).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,15 @@ _DEFAULTS = {
 }
 
 
-@procedure("inside-images", _DEFAULTS)
+def _answers(task: Any, options: Mapping[str, Any]) -> dict[str, int | None]:
+    """The images that are voted on, and those whose templates are formed."""
+    images = min(options["images"], task.answers("test"))
+    voted = images - round(options["share"] * images)
+    counts: dict[str, int | None] = {f"{name}-{k}": voted for name in ("codes", "pixels") for k in options["voters"]}
+    return counts | dict.fromkeys(("templates", "answers"), min(options["templates"], images))
+
+
+@procedure("inside-images", _DEFAULTS, answers=_answers)
 def inside_images(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:

@@ -8,6 +8,7 @@ As in appendix C, neighbours differ in length by at most ten words, and the shor
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,16 @@ __all__ = ["inside_text"]
 _DEFAULTS = {"sentences": 2000, "templates": 500, "words": 10, "neighbours": 5, "longest": 24}
 
 
-@procedure("inside-text", _DEFAULTS)
+def _answers(task: Any, options: Mapping[str, Any]) -> dict[str, int | None]:
+    """Sentences: the neighbours of one are not independent."""
+    if (sentences := task.answers("test")) is None:
+        return {}
+    sentences = min(options["sentences"], sentences)
+    counts: dict[str, int | None] = {"nearest": sentences, "farthest": sentences}
+    return counts | dict.fromkeys(("templates", "answers"), min(options["templates"], sentences))
+
+
+@procedure("inside-text", _DEFAULTS, answers=_answers)
 def inside_text(
     table: dict[str, Any], options: dict[str, Any], folder: Path, *, progress: bool, label: str
 ) -> Measured:
