@@ -156,6 +156,27 @@ def test_closures_schedulers_and_hooks_work_as_in_torch():
     torch.testing.assert_close(moved, [0.05 * p.grad * inverse[p] for p in model.parameters()], rtol=1e-9, atol=1e-14)
 
 
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_hook_after_a_step_sees_the_weights_and_gradients_after_it(make):
+    """As an average of weights over a training needs; removed, it is not called again, and a copy has none."""
+    model, xs = model_and_data()
+    optimiser, seen = make(model), []
+    handle = optimiser.register_step_post_hook(
+        lambda one, *_: seen.append((one, parameters(model), [p.grad.clone() for p in model.parameters()]))
+    )
+    backward(model, xs)
+    gradients = [p.grad.clone() for p in model.parameters()]
+    optimiser.step()
+    assert len(seen) == 1
+    assert seen[0][0] is optimiser
+    assert all(map(torch.equal, seen[0][1], parameters(model)))
+    assert all(map(torch.equal, seen[0][2], gradients))
+    copy.deepcopy(optimiser).step()
+    handle.remove()
+    optimiser.step()
+    assert len(seen) == 1
+
+
 def test_groups_have_settings_of_their_own_and_may_opt_out():
     """A group with "path": False is stepped as by SGD; a parameter without κ must be in one."""
     model, xs = model_and_data()
