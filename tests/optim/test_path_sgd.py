@@ -1,9 +1,7 @@
 """PathSGD and PathAdam as a user of torch.optim expects them to behave."""
 
 import copy
-import importlib.util
 import io
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +9,7 @@ from torch import nn
 
 import holdfast
 from helpers.path_graphs import Model, random_model
+from helpers.scripts import script
 from holdfast.errors import DivergedError, SettingError, StateDictError
 from holdfast.optim import PathAdam, PathPreconditioner, PathSGD, kappa, kappa_first, path_network, path_norm_sq
 
@@ -155,6 +154,27 @@ def test_closures_schedulers_and_hooks_work_as_in_torch():
     optimiser.step()
     moved = [b - p.detach() for b, p in zip(before, model.parameters(), strict=True)]
     torch.testing.assert_close(moved, [0.05 * p.grad * inverse[p] for p in model.parameters()], rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
+def test_a_hook_after_a_step_sees_the_weights_and_gradients_after_it(make):
+    """As an average of weights over a training needs; removed, it is not called again, and a copy has none."""
+    model, xs = model_and_data()
+    optimiser, seen = make(model), []
+    handle = optimiser.register_step_post_hook(
+        lambda one, *_: seen.append((one, parameters(model), [p.grad.clone() for p in model.parameters()]))
+    )
+    backward(model, xs)
+    gradients = [p.grad.clone() for p in model.parameters()]
+    optimiser.step()
+    assert len(seen) == 1
+    assert seen[0][0] is optimiser
+    assert all(map(torch.equal, seen[0][1], parameters(model)))
+    assert all(map(torch.equal, seen[0][2], gradients))
+    copy.deepcopy(optimiser).step()
+    handle.remove()
+    optimiser.step()
+    assert len(seen) == 1
 
 
 def test_groups_have_settings_of_their_own_and_may_opt_out():
@@ -617,22 +637,13 @@ def test_invariant_steps_name_what_they_do_not_combine_with():
     torch.testing.assert_close(outside.detach(), torch.full((3,), -0.1))  # plain Adam, and the network has no gradients
 
 
-def path_geometry():
-    """The script with the figures of docs/theory/s2-path-norm.md, as a module."""
-    path = Path(__file__).parents[2] / "tools" / "path_geometry.py"
-    spec = importlib.util.spec_from_file_location("holdfast_path_geometry", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("steps", [2, 5, 50, 400])
 def test_adding_amplitudes_over_time_gives_the_effect_of_a_weight_exactly(steps):
     """U = I, weights and inputs positive, one input: J² = κᴬ; J²/κ⁽¹⁾ is T(T-1)/2 for U and T for W and V.
 
     So at equal κ-length the effect of U on the output is √((T-1)/2) times that of W: why a falls as 1/√T.
     """
-    amplitude = path_geometry().amplitude
+    amplitude = script("tools/path_geometry.py").amplitude
     model = Model(holdfast.RNN(1, 3, nonlinearity="relu", init="identity", backend="reference"), outputs=1)
     cell = model.rnn.cells[0]
     with torch.no_grad():

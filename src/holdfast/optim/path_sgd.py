@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
+from torch.utils.hooks import RemovableHandle
 
 from holdfast.constraints.optimiser import WrappedOptimizer
 from holdfast.errors import SettingError, StateDictError
@@ -65,6 +67,7 @@ class _Path(WrappedOptimizer):
         )
         super().__init__(self.inner(params, lr, **settings))
         self.defaults["path"] = True
+        self._after: OrderedDict[int, Callable[..., None]] = OrderedDict()  # hooks of ``register_step_post_hook``
         for group in self.param_groups:
             group.setdefault("path", True)
             self._check(group)
@@ -93,7 +96,19 @@ class _Path(WrappedOptimizer):
                 divided.enter_context(self.preconditioner.around(groups))
                 return loss
 
-            return super().step(evaluate)
+            loss = super().step(evaluate)
+        for hook in self._after.values():
+            hook(self, () if closure is None else (closure,), {})
+        return loss
+
+    def register_step_post_hook(self, hook: Callable[..., None]) -> RemovableHandle:  # type: ignore[override]
+        """As in ``torch.optim``; the optimiser inside would call it before weights and gradients are back."""
+        handle = RemovableHandle(self._after)
+        self._after[handle.id] = hook
+        return handle
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_after": OrderedDict()}  # torch copies no hooks either
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "path": self.preconditioner.state_dict()}

@@ -11,8 +11,8 @@ of the path norm. A rescaling multiplies s_i and p_i by β_v/β_u and ∂L/∂p_
 
 Input weights and their biases count as one tensor. The bias of an output is a path of one edge and has n = 1. a is 1,
 but for recurrent weights. From an identity start, their κ grows slower with T than their effect: a = min(1, 3/√T).
-Elsewhere it may not: (4) measures a, so that steps of U and of W and b change the loss alike to first order. Derivation:
-docs/theory/s2-path-norm.md, "Why recurrent weights get shorter steps".
+Elsewhere it may not: (4) measures a, so that steps of U and of W and b change the loss alike to first order.
+Derivation: docs/theory/s2-path-norm.md, "Why recurrent weights get shorter steps".
 """
 
 from __future__ import annotations
