@@ -183,7 +183,7 @@ def test_a_terminal_shows_what_is_being_measured(monkeypatch):
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     diagnose(nn.RNN(1, 2), torch.randn(3, 2, 1), progress=True)
     assert "diagnosing" in terminal.getvalue()
-    assert "fixed points" in terminal.getvalue()
+    assert "fixed points" in terminal.getvalue()  # a stage that is over before the bar is drawn the next time, too
 
 
 def test_the_verdict_is_printed(capsys):

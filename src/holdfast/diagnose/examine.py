@@ -459,4 +459,4 @@ def _stages(wanted: bool, count: int) -> Iterator[Callable[[str], None]]:
     columns = (TextColumn("diagnosing"), BarColumn(bar_width=24), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=count)
-        yield lambda what: bar.update(task, description=what, advance=1)
+        yield lambda what: bar.update(task, description=what, advance=1, refresh=True)
